@@ -19,14 +19,15 @@ const (
 	SurgeAlways SurgePolicy = "Always"
 )
 
-// StatefulSetPodsPolicy says whether the Pods of a StatefulSet are evicted in order.
+// StatefulSetPodsPolicy says whether the Pods of a StatefulSet are evicted in order. The default is Unordered, as Cluster API drains.
 // +kubebuilder:validation:Enum=Ordered;Unordered
 type StatefulSetPodsPolicy string
 
 const (
-	// StatefulSetPodsOrdered evicts the Pods of a StatefulSet one at a time, starting with the highest ordinal. Each Pod waits up to 3
-	// minutes until the replacement of the previous Pod is ready. It does not wait for replicas that were not ready, or did not exist,
-	// before the drain. This order does not protect availability: PodDisruptionBudgets do.
+	// StatefulSetPodsOrdered evicts the Pods of a StatefulSet one at a time, starting with the highest ordinal, on all Nodes that are drained
+	// together. Each Pod waits up to 3 minutes until the replacement of the previous Pod is ready. It does not wait for replicas that were not
+	// ready, or did not exist, before the drain, or that the scheduler reports as unschedulable. This order does not protect availability:
+	// PodDisruptionBudgets do.
 	StatefulSetPodsOrdered StatefulSetPodsPolicy = "Ordered"
 	// StatefulSetPodsUnordered evicts the Pods of a StatefulSet as PodDisruptionBudgets allow, like other Pods.
 	StatefulSetPodsUnordered StatefulSetPodsPolicy = "Unordered"
@@ -87,7 +88,7 @@ type EvacuationPolicy struct {
 	// podManagementPolicy OrderedReady and update strategy RollingUpdate. If several NodeMaintenances drain a Node, Ordered takes
 	// precedence.
 	// +optional
-	// +default="Ordered"
+	// +default="Unordered"
 	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
 
 	// evacuators says which evacuators can become active.

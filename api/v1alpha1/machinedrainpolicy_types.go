@@ -105,7 +105,7 @@ type MachineDrainPolicySpec struct {
 	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It applies to StatefulSets with
 	// podManagementPolicy OrderedReady and update strategy RollingUpdate.
 	// +optional
-	// +default="Ordered"
+	// +default="Unordered"
 	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
 
 	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.

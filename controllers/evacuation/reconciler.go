@@ -310,7 +310,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return err
 	}
 	if len(s.evacuation.Spec.Evacuators) == 0 {
-		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType))
+		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType, s.terms))
 		for _, problem := range problems {
 			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, workload.EventInvalidEvacuator, problem.Message)
 		}

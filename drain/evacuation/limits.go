@@ -63,7 +63,7 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.Evacuati
 		return nil
 	case surge.Allows(policy.Surge, pod) && surge.DeploymentOf(pod) != "":
 		class = v1alpha1.EvacuatorClassDeployment
-	case policy.StatefulSetPods != v1alpha1.StatefulSetPodsUnordered && statefulset.SetOf(pod) != "":
+	case policy.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered && statefulset.SetOf(pod) != "":
 		class = v1alpha1.EvacuatorClassStatefulSet
 	default:
 		return nil
@@ -78,7 +78,7 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	if podType == v1alpha1.PodTypeStatic {
 		return []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassKubelet}}
 	}
-	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways})
+	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways, StatefulSetPods: v1alpha1.StatefulSetPodsOrdered})
 }
 
 // Unserved returns the classes of built-in evacuators that serve a Pod under no policy. Nothing reports progress for them, so they count for nothing,
@@ -90,13 +90,16 @@ func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
 	}, func(class string) bool { return contains(served, class) })
 }
 
-// SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not
-// be able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances,
-// which may request one, create their Evacuations resolved, and other instigators cannot request one.
-func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType) Subject {
+// SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not be
+// able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances, which may
+// request one, create their Evacuations resolved, and other instigators cannot request one. The terms are those of the Pod's Node.
+func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms) Subject {
+	policy := v1alpha1.EvacuationPolicy{}
+	if terms.Ordered {
+		policy.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
+	}
 	return Subject{
-		Annotations: pod.Annotations, Unserved: Unserved(pod, podType),
-		BuiltIn: BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{}),
-		Policy:  v1alpha1.EvacuatorsPolicy(e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation]),
+		Annotations: pod.Annotations, Unserved: Unserved(pod, podType), BuiltIn: BuiltIn(pod, podType, policy),
+		Policy: v1alpha1.EvacuatorsPolicy(e.Annotations[v1alpha1.EvacuatorsPolicyAnnotation]),
 	}
 }

@@ -76,7 +76,7 @@ type Input struct {
 func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
 	var resolved []v1alpha1.Evacuator
 	if isUnresolved(e) { // tenants write the annotations, of which there may be thousands
-		resolved, _ = Resolve(SubjectOf(e, pod, podType))
+		resolved, _ = Resolve(SubjectOf(e, pod, podType, terms))
 	}
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Unserved: Unserved(pod, podType), Limits: terms.Limits(e, pod, podType),

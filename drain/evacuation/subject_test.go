@@ -14,7 +14,7 @@ func TestSubjectOf(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + "silent.example.com": "100"}}}
 	resolved := func(annotations map[string]string) []v1alpha1.Evacuator {
 		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
-		evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, v1alpha1.PodTypeDefault))
+		evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}))
 		return evacuators
 	}
 	t.Run("E4: with evacuators BuiltIn, annotated classes are ignored whenever the Pod is resolved", func(t *testing.T) {
@@ -23,6 +23,16 @@ func TestSubjectOf(t *testing.T) {
 		}
 		if got := resolved(nil); len(got) != 1 {
 			t.Errorf("got %v", got)
+		}
+	})
+	t.Run("E28: orders a Pod of a StatefulSet only if a NodeMaintenance of its Node requests it, whoever created its Evacuation", func(t *testing.T) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: new(true)}}}}
+		classes := func(terms evacuation.Terms) int {
+			evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(&v1alpha1.Evacuation{}, pod, v1alpha1.PodTypeDefault, terms))
+			return len(evacuators)
+		}
+		if unordered, ordered := classes(evacuation.Terms{}), classes(evacuation.Terms{Ordered: true}); unordered != 0 || ordered != 1 {
+			t.Errorf("%d evacuators without an order, %d with one", unordered, ordered)
 		}
 	})
 }

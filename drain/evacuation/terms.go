@@ -28,8 +28,8 @@ type Terms struct {
 	DrainStart *time.Time
 	// StageStart is DrainStart, but later if the NodeMaintenance was recreated: it requests Evacuations from then on.
 	StageStart *time.Time
-	// Unordered is true if all of its drains evict the Pods of StatefulSets in any order.
-	Unordered bool
+	// Ordered is true if one of its drains evicts the Pods of StatefulSets in order.
+	Ordered bool
 	// BuiltInOnly is true if one of its drains allows built-in evacuators only. ProgressDeadline is the shortest of those drains.
 	BuiltInOnly      bool
 	ProgressDeadline time.Duration
@@ -196,7 +196,7 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 		DrainEnds:      DrainEnds(m),
 		DrainStart:     earlier(m.StageStart(v1alpha1.StageDrain), m.RecordedDrainStart()),
 		StageStart:     m.StageStart(v1alpha1.StageDrain),
-		Unordered:      m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsUnordered,
+		Ordered:        m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered,
 		BuiltInOnly:    m.Spec.Evacuation.Evacuators == v1alpha1.EvacuatorsBuiltIn,
 		DeletesUnready: m.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride,
 
@@ -269,7 +269,7 @@ func (t Terms) and(more Terms) Terms {
 		Timeouts:       slices.Concat(t.Timeouts, more.Timeouts),
 		DrainStart:     earlier(t.DrainStart, more.DrainStart),
 		StageStart:     earlier(t.StageStart, more.StageStart),
-		Unordered:      t.Unordered && more.Unordered,
+		Ordered:        t.Ordered || more.Ordered,
 		BuiltInOnly:    t.BuiltInOnly || more.BuiltInOnly,
 		DeletesUnready: t.DeletesUnready && more.DeletesUnready,
 

@@ -52,8 +52,8 @@ func signalling(webhook string) func(*v1alpha1.NodeMaintenance) {
 	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.EvictionWebhooks = []string{webhook} }
 }
 
-func unordered(m *v1alpha1.NodeMaintenance) {
-	m.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsUnordered
+func ordered(m *v1alpha1.NodeMaintenance) {
+	m.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
 }
 
 func ofPaused(m *v1alpha1.NodeMaintenance) { m.Name = "of-paused" }
@@ -133,8 +133,9 @@ func TestTerms(t *testing.T) {
 		{"E21: budgets are respected if one drain respects them", list{drain(overriding, "one"), drain(unlimited, "one")}, "never"},
 		{"E21: budgets are respected regardless of the order of the drains", list{drain(unlimited, "one"), drain(overriding, "one")}, "never"},
 		{"E21: drains of other Nodes don't apply", list{drain(unlimited, "two"), drain(overriding, "one")}, "never, deletes unready"},
-		{"E30: Pods of StatefulSets are evicted in any order if all drains are unordered", list{drain(unordered, "one"), drain(unordered, "one")}, "never, unordered"},
-		{"E30: Pods of StatefulSets are evicted in order if one drain is ordered", list{drain(unordered, "one"), drain(unlimited, "one")}, "never"},
+		{"E28: Pods of StatefulSets are evicted in order if one drain is ordered", list{drain(ordered, "one"), drain(unlimited, "one")}, "never, ordered"},
+		{"E28: Pods of StatefulSets are evicted in any order by default", list{drain(unlimited, "one"), drain(ordered, "two")}, "never"},
+		{"E28: the order of a suspended drain doesn't apply", list{drain(all(ordered, ofPaused), "one"), drain(unlimited, "one")}, "never"},
 		{"M16: a drain is suspended while its Machine is paused", list{drain(ofPaused, "one")}, "never, suspended"},
 		{"M16: a Pod is evacuated if one of its drains is not paused", list{drain(unlimited, "one"), drain(ofPaused, "one")}, "never"},
 		{"M16: the drain of another Node doesn't apply", list{drain(ofPaused, "one"), drain(unlimited, "two")}, "never, suspended"},
@@ -257,8 +258,8 @@ func describe(terms evacuation.Terms) string {
 	if terms.DrainEnds != nil {
 		text = fmt.Sprintf("until %s", terms.DrainEnds.Sub(noon))
 	}
-	if terms.Unordered {
-		text += ", unordered"
+	if terms.Ordered {
+		text += ", ordered"
 	}
 	if terms.DeletesUnready {
 		text += ", deletes unready"

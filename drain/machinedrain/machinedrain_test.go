@@ -308,6 +308,15 @@ func TestMaintenance(t *testing.T) {
 			t.Errorf("unexpected %v", spec.DrainPlan)
 		}
 	})
+	t.Run("E28: evicts the Pods of StatefulSets in any order by default, as Cluster API does", func(t *testing.T) {
+		for _, policy := range []*v1alpha1.MachineDrainPolicy{nil, request.Policy} {
+			request := request
+			request.Policy = policy
+			if got := machinedrain.Maintenance(request).Spec.Evacuation.StatefulSetPods; got != v1alpha1.StatefulSetPodsUnordered {
+				t.Errorf("got %s", got)
+			}
+		}
+	})
 	t.Run("R5: does not set an earlier stage", func(t *testing.T) {
 		present := made.DeepCopy()
 		present.Spec.Stage = v1alpha1.StageComplete

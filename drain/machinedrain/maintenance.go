@@ -207,7 +207,7 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	policy := v1alpha1.EvacuationPolicy{
 		ProgressDeadlineSeconds: cmp.Or(spec.ProgressDeadlineSeconds, 1800),
 		Surge:                   cmp.Or(spec.Surge, v1alpha1.SurgeNever),
-		StatefulSetPods:         cmp.Or(spec.StatefulSetPods, v1alpha1.StatefulSetPodsOrdered),
+		StatefulSetPods:         cmp.Or(spec.StatefulSetPods, v1alpha1.StatefulSetPodsUnordered),
 		Evacuators:              cmp.Or(spec.Evacuators, v1alpha1.EvacuatorsAny),
 		UnhealthyBudget:         cmp.Or(spec.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect),
 		EvictionWebhooks:        slices.Clone(spec.EvictionWebhooks),

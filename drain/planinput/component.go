@@ -41,6 +41,7 @@ type member struct {
 	name    string
 	rules   []v1alpha1.DrainRule
 	matcher *rules.Matcher
+	ordered bool // it evicts the Pods of StatefulSets in order
 }
 
 // IsLimited reports whether a NodeMaintenance of the component has maxParallelNodes.
@@ -170,7 +171,9 @@ func componentOf(name string, drains []Drain, now time.Time, include func(name s
 
 func newMember(m *v1alpha1.NodeMaintenance) *member {
 	inEffect := rules.InEffect(&m.Spec)
-	return &member{name: m.Name, rules: inEffect, matcher: rules.NewMatcher(inEffect)}
+	return &member{
+		name: m.Name, rules: inEffect, matcher: rules.NewMatcher(inEffect), ordered: m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered,
+	}
 }
 
 func (d Drain) planned(now time.Time) plan.Maintenance {

@@ -128,6 +128,32 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
+func TestEvacuators(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy v1alpha1.StatefulSetPodsPolicy
+		label  string
+		want   int
+	}{
+		"E28: no NodeMaintenance of the Node requires an order":         {v1alpha1.StatefulSetPodsUnordered, "", 0},
+		"E28: another NodeMaintenance of the Node requires an order":    {v1alpha1.StatefulSetPodsOrdered, "", 1},
+		"E28: the NodeMaintenance that requires an order skips the Pod": {v1alpha1.StatefulSetPodsOrdered, "skip", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			creates, other := drain("creates", "one"), drain("other", "one")
+			creates.Maintenance.Spec.DrainRules, creates.Maintenance.Spec.DrainLabelPolicy = nil, v1alpha1.DrainLabelPolicyIgnore
+			other.Maintenance.Spec.Evacuation.StatefulSetPods = tc.policy
+			object := podOn("one", "default", "db-0")
+			object.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "set", Controller: ptr.To(true)}}
+			if tc.label != "" {
+				object.Labels["cluster.x-k8s.io/drain"] = tc.label
+			}
+			pod := planinput.ComponentOf("creates", []planinput.Drain{creates, other}, now).Pod(surroundings{}, object, nil, false, now)
+			evacuators, _ := pod.Evacuators(object, creates.Maintenance.Spec.Evacuation)
+			NewWithT(t).Expect(evacuators).To(HaveLen(tc.want))
+		})
+	}
+}
+
 // BenchmarkPool500Nodes15000Pods is the input of one decision about a NodeMaintenance that selects 500 Nodes, each of which is also selected by
 // the NodeMaintenance of its deleted Machine.
 func BenchmarkPool500Nodes15000Pods(b *testing.B) {

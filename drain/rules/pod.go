@@ -63,6 +63,20 @@ func Ready(pod *corev1.Pod) bool {
 	return false
 }
 
+// Unschedulable returns the condition of a Pod that says that the scheduler has found no Node for it, nil if there is none. It has a
+// nominated Node while the scheduler preempts other Pods for it there.
+func Unschedulable(pod *corev1.Pod) *corev1.PodCondition {
+	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || pod.Status.NominatedNodeName != "" {
+		return nil
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c
+		}
+	}
+	return nil
+}
+
 // Values of the drain label in messages. DrainLabel accepts more spellings.
 const (
 	labelSkip          = "skip"

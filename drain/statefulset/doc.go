@@ -1,6 +1,6 @@
 // Package statefulset decides in which order the Pods of a StatefulSet are evicted. The highest ordinal is first, as when the
 // StatefulSet scales down and updates. The Pods are evicted one at a time: the next Pod is evicted when the replacement of the last
-// one is ready.
+// one is ready. The order is one for all Nodes. NodeMaintenances request it with statefulSetPods: Ordered.
 //
 // The package only orders Pods. The evictor evicts each Pod that is released, so PodDisruptionBudgets apply, and the StatefulSet
 // controller recreates the Pod on another Node. Pods with podManagementPolicy Parallel or the update strategy OnDelete are released
@@ -13,6 +13,7 @@
 //
 //   - A Pod waits for one replica for at most MaxWait.
 //   - A replica that was not ready before the drain of the Pod's Node began is not waited for, nor is one that was being deleted.
+//   - A replica that the scheduler reports as unschedulable is not waited for: its volume may be on a Node that is drained.
 //   - A Pod waits for a replica that does not exist for ten seconds: the API does not tell since when it is missing, and the
 //     StatefulSet controller recreates an evicted Pod immediately.
 //

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -30,6 +31,8 @@ type Observation struct {
 	Waiting []Waiting
 	// Evicting contains the Pods that were released and do not terminate yet, with the time since when they are being evicted.
 	Evicting map[types.UID]time.Time
+	// Coming contains the Pods that are to be evicted in order, on all Nodes. Those without an Evacuation get one in a moment.
+	Coming sets.Set[types.UID]
 	// FirstDrain is when the first of the workload cluster's drains in progress began.
 	FirstDrain time.Time
 	Now        time.Time
@@ -44,8 +47,8 @@ type Waiting struct {
 	Message            string
 	// DrainStart is when the drain of the Pod's Node began.
 	DrainStart time.Time
-	// Unordered means that the maintenances of the Node do not request an order.
-	Unordered bool
+	// Ordered means that a maintenance of the Node requests an order.
+	Ordered bool
 }
 
 // Decision contains the Pods that are released and those that wait.
@@ -74,8 +77,8 @@ const (
 	overlap = 30 * time.Second
 	// decisionInterval is the interval of decisions while Pods wait for a replacement on a Node whose Pods are not watched.
 	decisionInterval = 2 * time.Second
-	// gatherTime is how long the first Pod waits for the Evacuations of Pods with higher ordinals on its Node: Evacuations are
-	// created concurrently, in any order.
+	// gatherTime is how long the first Pod waits for the Evacuations of Pods with higher ordinals: Evacuations are created concurrently, in
+	// any order, on all Nodes that are drained together.
 	gatherTime = 3 * time.Second
 	// renewShare is the share of the progress deadline after which a waiting Pod gets another report, so that the deadline is not exceeded.
 	renewShare = 0.25
@@ -112,7 +115,7 @@ func Decide(o Observation) Decision {
 		return d
 	}
 	next, others := waiting[0], waiting[1:]
-	if until := next.Progress.Add(gatherTime); o.Now.Before(until) && o.higherOnNode(next) {
+	if until := next.Progress.Add(gatherTime); o.Now.Before(until) && o.higherComing(next) {
 		d.RequeueAt = until
 		return d
 	}
@@ -145,10 +148,10 @@ func Decide(o Observation) Decision {
 // split separates the Pods without a requested order from the others, which it sorts by descending ordinal.
 func (o Observation) split() (unordered, ordered []Waiting) {
 	for _, pod := range o.Waiting {
-		if pod.Unordered {
-			unordered = append(unordered, pod)
-		} else {
+		if pod.Ordered {
 			ordered = append(ordered, pod)
+		} else {
+			unordered = append(unordered, pod)
 		}
 	}
 	slices.SortFunc(ordered, func(a, b Waiting) int {
@@ -157,13 +160,11 @@ func (o Observation) split() (unordered, ordered []Waiting) {
 	return unordered, ordered
 }
 
-// higherOnNode reports whether the Node has a Pod with a higher ordinal that was not released.
-func (o Observation) higherOnNode(first Waiting) bool {
-	at := slices.IndexFunc(o.Pods, func(pod corev1.Pod) bool { return pod.UID == first.UID })
-	return at >= 0 && slices.ContainsFunc(o.Pods, func(pod corev1.Pod) bool {
+// higherComing reports whether a Pod with a higher ordinal is to be evicted before the first one, and has not been released yet.
+func (o Observation) higherComing(first Waiting) bool {
+	return slices.ContainsFunc(o.Pods, func(pod corev1.Pod) bool {
 		_, evicting := o.Evicting[pod.UID]
-		return pod.Spec.NodeName == o.Pods[at].Spec.NodeName && ordinal(pod.Name) > ordinal(first.Name) &&
-			metav1.IsControlledBy(&pod, o.Set) && pod.DeletionTimestamp == nil && !evicting
+		return o.Coming.Has(pod.UID) && ordinal(pod.Name) > ordinal(first.Name) && metav1.IsControlledBy(&pod, o.Set) && pod.DeletionTimestamp == nil && !evicting
 	})
 }
 
@@ -265,6 +266,9 @@ func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, 
 	}
 	begin := o.since(next, w.message)
 	if pod != nil {
+		if rules.Unschedulable(pod) != nil { // it may stay so for as long as the drain lasts: its volume may be local to a cordoned Node
+			return w
+		}
 		unavailable, causedByDrain := o.unavailableSince(next, pod)
 		if !causedByDrain && !waited {
 			return w

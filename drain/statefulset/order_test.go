@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
@@ -47,7 +48,9 @@ func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
 
 func waiting(names ...string) (all []statefulset.Waiting) {
 	for _, name := range names {
-		all = append(all, statefulset.Waiting{Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute), DrainStart: begin})
+		all = append(all, statefulset.Waiting{
+			Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute), DrainStart: begin, Ordered: true,
+		})
 	}
 	return all
 }
@@ -85,6 +88,19 @@ func replacedAt(name string, at time.Time) func(*statefulset.Observation) {
 			if o.Pods[i].Name == name {
 				o.Pods[i].CreationTimestamp = metav1.NewTime(at)
 				o.Pods[i].Status.Conditions = nil // it has not been scheduled
+			}
+		}
+	}
+}
+
+// unschedulableAt is replacedAt, and the scheduler has found no Node for the new Pod.
+func unschedulableAt(name string, at time.Time) func(*statefulset.Observation) {
+	return func(o *statefulset.Observation) {
+		replacedAt(name, at)(o)
+		for i := range o.Pods {
+			if o.Pods[i].Name == name {
+				o.Pods[i].Spec.NodeName = ""
+				o.Pods[i].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 			}
 		}
 	}
@@ -156,6 +172,26 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 		{"E30: waits 10 s for a replica that does not exist", anyChange(without("db-2")), 10 * time.Second, []string{missing}},
 		{"E30: waits 3 min for a replica that is not ready since the drain", anyChange(unreadySince("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
 		{"E30: waits 3 min for a replacement from its creation", anyChange(replacedAt("db-2", begin.Add(2*time.Second))), 3*time.Minute - 3*time.Second, []string{replica}},
+		{"E30: does not wait for a replacement that the scheduler reports as unschedulable", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second))), 0, nil},
+		{"E30: stops waiting for a replacement when the scheduler reports it as unschedulable", anyChange(func(o *statefulset.Observation) {
+			if replacedAt("db-2", begin.Add(2*time.Second))(o); o.Now.After(begin.Add(20 * time.Second)) {
+				unschedulableAt("db-2", begin.Add(2*time.Second))(o)
+			}
+		}), 16 * time.Second, []string{replica}},
+		{"E30: waits for a replacement for which the scheduler preempts other Pods", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second)), func(o *statefulset.Observation) {
+			o.Pods[2].Status.NominatedNodeName = "two"
+		}), 3*time.Minute - 3*time.Second, []string{replica}},
+		{"E30: waits for a replacement that has scheduling gates", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second)), func(o *statefulset.Observation) {
+			o.Pods[2].Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
+		}), 3*time.Minute - 3*time.Second, []string{replica}},
+		{"E30: waits for another replica than the one that is unschedulable", anyChange(func(o *statefulset.Observation) {
+			o.Set = set(4)
+			o.Pods = podsOf(o.Set)
+		}, unschedulableAt("db-2", begin.Add(2*time.Second)), unreadySince("db-3", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{"E30: does not wait for a missing replica while a lower one is unschedulable", anyChange(func(o *statefulset.Observation) {
+			o.Set = set(4)
+			o.Pods = podsOf(o.Set)
+		}, unschedulableAt("db-2", begin.Add(2*time.Second)), without("db-3")), 0, nil},
 		{"E30: waits 3 min for a replica that is being evicted", anyChange(func(o *statefulset.Observation) {
 			o.Evicting = map[types.UID]time.Time{"db-2": begin.Add(5 * time.Second)}
 		}), 3 * time.Minute, []string{replica}},
@@ -199,7 +235,7 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 	t.Run("E30: Pods of an unordered maintenance are released at once, and others of the StatefulSet wait", func(t *testing.T) {
 		o := statefulset.Observation{Set: set(4), Pods: podsOf(set(4)), Waiting: waiting("db-0", "db-1", "db-2"), FirstDrain: begin, Now: begin.Add(time.Minute)}
 		unreadySince("db-3", begin.Add(time.Second))(&o)
-		o.Waiting[0].Unordered, o.Waiting[2].Unordered = true, true
+		o.Waiting[0].Ordered, o.Waiting[2].Ordered = false, false
 		d := statefulset.Decide(o)
 		if got := released(d); !slices.Equal(got, []types.UID{"db-0", "db-2"}) || len(d.Reports) != 3 {
 			t.Errorf("got %+v", d.Reports)
@@ -329,14 +365,20 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
-	t.Run("E28: waits a moment for the Evacuations of Pods with higher ordinals on the same Node", func(t *testing.T) {
+	t.Run("E28: waits a moment for the Evacuations of Pods with higher ordinals that are drained, on any Node", func(t *testing.T) {
 		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), FirstDrain: begin, Now: begin}
-		for i := range o.Pods {
-			o.Pods[i].Spec.NodeName = "one"
+		if got := released(statefulset.Decide(o)); !slices.Equal(got, []types.UID{"db-1"}) {
+			t.Fatalf("db-2 is not drained: got %v", got)
 		}
+		o.Coming = sets.New[types.UID]("db-0", "db-1", "db-2")
 		d := statefulset.Decide(o)
 		if len(d.Reports) > 0 || !d.RequeueAt.After(o.Now) {
 			t.Fatalf("got %+v", d)
+		}
+		all := o
+		all.Waiting = waiting("db-0", "db-1", "db-2")
+		if got := released(statefulset.Decide(all)); !slices.Equal(got, []types.UID{"db-2"}) {
+			t.Fatalf("got %v", got)
 		}
 		o.Now = d.RequeueAt
 		if got := released(statefulset.Decide(o)); !slices.Equal(got, []types.UID{"db-1"}) {

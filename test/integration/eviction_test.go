@@ -64,6 +64,7 @@ var evictionActs = []act{
 	{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
 	{"E30: does not wait for a replica of a StatefulSet that was pending before the drain", pendingReplica},
 	{"E30: names and counts the replica that a Pod waits for, and stops waiting with Unordered", namedReplica},
+	{"E28, E30: evicts the Pods of two Nodes in one order, and does not wait for replacements that are unschedulable", localReplicas},
 	{"E2: fails and deletes an Evacuation of a Pod that does not exist", podNotFound},
 	{"E2: does not fail the Evacuations of Pods that the watch delivers later than their Evacuations", podsOfAMoment},
 	{"E4: reports an invalid evacuator annotation in an event on the Pod", invalidAnnotation},
@@ -477,11 +478,41 @@ func pendingReplica(s *scene) {
 			HaveField("Status.Conditions", ContainElement(HaveField("Reason", corev1.PodReasonUnschedulable))))))
 	}, eventually, pace).Should(Succeed())
 	first := s.pod("pending-0")
-	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, ofNodes(first.Spec.NodeName)))
+	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, ofNodes(first.Spec.NodeName), inOrder))
 	s.expectDrained("pending")
 	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
 	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "the Pod waited for the pending replica")
 	s.deleteMaintenances("pending")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
+}
+
+// inOrder makes a NodeMaintenance evict the Pods of StatefulSets in order.
+func inOrder(m *v1alpha1.NodeMaintenance) {
+	m.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
+}
+
+// localReplicas drains two Nodes, which are the only ones on which the Pods of a StatefulSet can run, as those with local volumes.
+func localReplicas(s *scene) {
+	s.withNodes("local-1 pool=local", "local-2 pool=local")
+	set := statefulSet("local", 4)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "local"}
+	set.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: labelSelector("app", "local"),
+	}}
+	s.create(s.workload.Client, set)
+	isRunning := HaveField("Status.Phase", corev1.PodRunning)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("local") }, eventually, pace).Should(And(HaveLen(4), HaveEach(isRunning)))
+	last := s.pod("local-3").Spec.NodeName
+	first := map[string]string{"local-1": "local-2", "local-2": "local-1"}[last]
+	begin := time.Now()
+	for _, node := range []string{first, last} {
+		s.create(s.workload.Client, nm(node, v1alpha1.StageDrain, ofNodes(node), inOrder))
+	}
+	s.expectDrained(first)
+	s.expectDrained(last)
+	s.Expect(time.Since(begin)).To(BeNumerically("<", time.Minute))
+	s.Expect(s.evictions().Succeeded().Where(ofApp("local")).Names()).To(Equal([]string{"local-3", "local-2", "local-1", "local-0"}))
+	s.deleteMaintenances(first, last)
 	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
@@ -492,7 +523,10 @@ func namedReplica(s *scene) {
 	s.create(s.workload.Client, set)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
 	first := s.pod("named-0")
-	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"))) // no Node is left for the replacement of named-1
+	s.withNodes("named-2 pool=named")
+	s.Expect(s.workload.StopKubelet(s.Context(), "named-2")).To(Succeed()) // the replacement of named-1 is scheduled there, and never ready
+	defer func() { s.Expect(s.workload.StartKubelet(s.Context(), "named-2")).To(Succeed()) }()
+	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"), inOrder))
 	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
 	s.expectSays(first, why)
 	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))

@@ -555,7 +555,7 @@ func (s *scene) statefulSetLeavesInOrder() {
 	}
 	s.withNodes("set-2 pool=set")
 	available := s.watchAvailable("ordered")
-	s.create(s.workload.Client, nm("set", v1alpha1.StageDrain, ofNodes("set-1")))
+	s.create(s.workload.Client, nm("set", v1alpha1.StageDrain, ofNodes("set-1"), inOrder))
 	s.expectDrained("set")
 	s.Eventually(func() []corev1.Pod { return s.podsOf("ordered") }, eventually, pace).Should(And(HaveLen(3), HaveEach(HaveField("Spec.NodeName", "set-2"))))
 

@@ -77,11 +77,12 @@ func entry(podType v1alpha1.PodType, priority int32, labels ...string) v1alpha1.
 
 func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 	t.Helper()
-	t.Run("R1, R67: is cluster-scoped, requires a nodeSelector, and defaults to stage Idle", func(t *testing.T) {
+	t.Run("R1, R67, E28: is cluster-scoped, requires a nodeSelector, and defaults to stage Idle and to Pods of StatefulSets in any order", func(t *testing.T) {
 		v := all.sub(t)
 		m := maintenance("r1")
 		v.accepts(m)
 		v.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageIdle))
+		v.Expect(m.Spec.Evacuation.StatefulSetPods).To(Equal(v1alpha1.StatefulSetPodsUnordered))
 		v.Expect(m.Status.ObservedGeneration).To(BeEquivalentTo(-1), "no manager has observed it")
 		v.Expect(m.Namespace).To(BeEmpty())
 		v.refuses(maintenance("r1-none", func(m *v1alpha1.NodeMaintenance) {

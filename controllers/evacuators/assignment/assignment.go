@@ -48,6 +48,10 @@ type Finder struct {
 	// Suspension decides which NodeMaintenances are suspended.
 	Suspension Suspension
 	Now        time.Time
+
+	// Maintenances are those that Find has read, and Drainers those of them that drain Nodes.
+	Maintenances []v1alpha1.NodeMaintenance
+	Drainers     *evacuation.Drainers
 }
 
 // Suspension decides which NodeMaintenances are suspended, see controllers/evacuation.
@@ -62,7 +66,7 @@ const HeldInterval = surge.HeldInterval
 // Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
 // Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has ended
 // are not observed any more, however long finalizers of other actors keep it.
-func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
+func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrapf(err, "listing the Evacuations of Namespace %s", namespace)
@@ -71,7 +75,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 	if err := f.Watched.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
-	drainers := evacuation.DrainersOf(maintenances.Items, f.Suspension.Of)
+	f.Maintenances, f.Drainers = maintenances.Items, evacuation.DrainersOf(maintenances.Items, f.Suspension.Of)
 	if err := f.Suspension.Err(); err != nil {
 		return nil, false, err
 	}
@@ -88,7 +92,7 @@ func (f Finder) Find(ctx context.Context, namespace string, belongs func(*corev1
 		case pod == nil || !belongs(pod):
 			continue
 		}
-		terms, err := f.terms(ctx, drainers, pod)
+		terms, err := f.Terms(ctx, pod)
 		if err != nil {
 			return nil, false, err
 		}
@@ -118,10 +122,10 @@ func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacua
 	return assigned, true
 }
 
-// terms returns the terms for the evacuation of a Pod.
-func (f Finder) terms(ctx context.Context, drainers *evacuation.Drainers, pod *corev1.Pod) (evacuation.Terms, error) {
+// Terms returns the terms for the evacuation of a Pod, by what Find has read.
+func (f *Finder) Terms(ctx context.Context, pod *corev1.Pod) (evacuation.Terms, error) {
 	node, err := workload.NodeNamed(ctx, f.Watched, pod.Spec.NodeName)
-	return drainers.On(node).For(planinput.RulePod(f.Observation, pod)), err
+	return f.Drainers.On(node).For(planinput.RulePod(f.Observation, pod)), err
 }
 
 // PodOf returns the Pod of an Evacuation, nil if it does not exist. It returns known = false if that is not known yet.

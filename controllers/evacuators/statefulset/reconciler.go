@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,7 @@ import (
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
@@ -90,7 +92,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil {
 		return workload.Result(err)
 	}
-	finder := assignment.Finder{
+	finder := &assignment.Finder{
 		Watched: watched, Observation: r.Clusters.CurrentObservation(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet,
 		Suspension: r.Machines.Suspension(ctx, request.Cluster), Now: r.Clock.Now(),
 	}
@@ -105,6 +107,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	observed, byPod := observe(finder.Now, found)
 	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
+		return workload.Result(err)
+	}
+	if observed.Coming, err = r.coming(ctx, request.Cluster, finder, observed.Pods); err != nil {
 		return workload.Result(err)
 	}
 	decision := statefulset.Decide(observed)
@@ -140,10 +145,38 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 		byPod[assigned.Pod.UID] = assigned
 		observed.Waiting = append(observed.Waiting, statefulset.Waiting{
 			Name: assigned.Pod.Name, UID: assigned.Pod.UID, Progress: assigned.Progress, Deadline: assigned.Deadline, Message: assigned.Evacuation.Status.Message,
-			DrainStart: start, Unordered: assigned.Terms.Unordered,
+			DrainStart: start, Ordered: assigned.Terms.Ordered,
 		})
 	}
 	return observed, byPod
+}
+
+// coming returns the Pods that are to be evicted in order: those that a NodeMaintenance which requests an order drains, and those on the
+// Nodes of Machines that were deleted a moment ago and have no NodeMaintenance yet.
+func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, finder *assignment.Finder, pods []corev1.Pod) (sets.Set[types.UID], error) {
+	deleted, err := r.Machines.Deleted(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	drained, imminent, coming := sets.New(finder.Drainers.KnownNodes()...), sets.New[string](), sets.New[types.UID]()
+	for i := range deleted {
+		node, _ := machinedrain.ImminentMaintenance(&deleted[i], cluster, finder.Maintenances, finder.Now)
+		imminent.Insert(node)
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.NodeName != "" && imminent.Has(pod.Spec.NodeName) {
+			coming.Insert(pod.UID)
+		}
+		if !drained.Has(pod.Spec.NodeName) {
+			continue
+		}
+		// A Node that cannot be read delays no Pod of other Nodes: the order is only a courtesy.
+		if terms, err := finder.Terms(ctx, pod); err == nil && terms.Ordered && !terms.Suspended {
+			coming.Insert(pod.UID)
+		}
+	}
+	return coming, nil
 }
 
 // read reads a StatefulSet, nil if it does not exist, and its Pods if they are evicted in order. It reads them from the API server, since
