@@ -180,7 +180,7 @@ func reportNodes(s *scope) {
 	summary := v1alpha1.NodeMaintenanceSummary{Nodes: int32(len(s.nodes)), Blocking: text.Cut(s.drain.decision.Blocking, text.MaxMessage)} //nolint:gosec // same
 	var longest *v1alpha1.BlockedPod
 	for _, node := range s.nodes {
-		status := nodeStatus(s, node.Name)
+		status := nodeStatus(s, node)
 		statuses = append(statuses, status)
 		summary.PodsPending += status.PodsPendingEvacuation
 		summary.PodsEvacuating += status.PodsEvacuating
@@ -210,11 +210,11 @@ func reportNodes(s *scope) {
 }
 
 // nodeStatus returns the progress of the drain of a Node.
-func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
-	decided := s.drain.decision.Nodes[node]
+func nodeStatus(s *scope, node *corev1.Node) v1alpha1.NodeMaintenanceNodeStatus {
+	decided := s.drain.decision.Nodes[node.Name]
 	status := v1alpha1.NodeMaintenanceNodeStatus{
-		NodeRef:               v1alpha1.NodeReference{Name: node},
-		DrainStartTime:        s.joinedAt()[node],
+		NodeRef:               v1alpha1.NodeReference{Name: node.Name},
+		DrainStartTime:        s.joinedAt()[node.Name],
 		DrainTargets:          decided.Targets,
 		DrainMessage:          decided.Message,
 		Waiting:               decided.Waiting,
@@ -223,8 +223,8 @@ func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
 		PodsEvacuating:        decided.Evacuating,
 		PodsSkipped:           decided.Skipped,
 	}
-	if s.cordonErrors[node] != nil && !decided.Drained {
-		status.DrainMessage = "Waiting for Node " + node + " to be cordoned"
+	if s.cordonErrors[node.Name] != nil && !decided.Drained {
+		status.DrainMessage = "Waiting for Node " + node.Name + " to be cordoned"
 	}
 	if !decided.Waiting {
 		pods := progressOf(s, node)
@@ -241,14 +241,16 @@ func nodeStatus(s *scope, node string) v1alpha1.NodeMaintenanceNodeStatus {
 }
 
 // progressOf returns what the status of a Node tells about its Pods.
-func progressOf(s *scope, node string) []progress.Pod {
-	pods := make([]progress.Pod, 0, len(s.drain.pods[node]))
-	for _, pod := range s.drain.pods[node] {
+func progressOf(s *scope, node *corev1.Node) []progress.Pod {
+	drain := drainOf(s, node)
+	pods := make([]progress.Pod, 0, len(s.drain.pods[node.Name]))
+	for _, pod := range s.drain.pods[node.Name] {
 		pods = append(pods, progress.Pod{
 			Namespace: pod.object.Namespace, Name: pod.object.Name, Verdict: pod.verdict, Finished: pod.Planned.Finished,
 			Deletion: pod.object.DeletionTimestamp, Evacuation: pod.evacuation, Refused: s.drain.createErrors[pod.object.UID],
 			NotDeleted: s.drain.deleteErrors[pod.object.UID],
 			Returned:   returnedSince(s, pod),
+			Shortage:   shortage(drain, node, pod),
 		})
 	}
 	return pods

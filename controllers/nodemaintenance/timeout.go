@@ -44,7 +44,7 @@ func finalAttempts(s *scope) map[types.UID]time.Time {
 				if !unreachable { // no kubelet would wait for the Pod to terminate
 					s.requeueAfter(progress.AddTerminating(pod.object.DeletionTimestamp.Time, s.now))
 				}
-			} else if at := drain.DeleteAt(period); deletes && s.now.Before(at) { // deleteRemainingPods counts those that are due
+			} else if at := drain.DeleteAt(period, pod.evacuation); deletes && s.now.Before(at) { // deleteRemainingPods counts those that are due
 				progress.AllDue = false
 			}
 			if !attempts {
@@ -124,7 +124,16 @@ func deleteAt(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) (at 
 		return time.Time{}, false
 	}
 	period, _ := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
-	return drain.DeleteAt(period), true
+	return drain.DeleteAt(period, pod.evacuation), true
+}
+
+// shortage says that a drain deletes a Pod too late for its grace period, see draintimeout.Drain.Shortage.
+func shortage(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) string {
+	if _, deletes := deleteAt(drain, node, pod); !deletes {
+		return ""
+	}
+	period, _ := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
+	return drain.Shortage(period)
 }
 
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {

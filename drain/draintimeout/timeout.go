@@ -7,6 +7,8 @@
 package draintimeout
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,21 +20,22 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Margin is the time that a Pod gets in addition to its grace period: the kubelet takes time to observe the deletion, to unmount volumes and to
-// confirm.
+// Margin is how long a Machine waits in addition to the grace period of a Pod that terminates after its drain timeout: the kubelet takes
+// time to observe the deletion, to unmount volumes and to confirm.
 const Margin = 10 * time.Second
+
+// DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
+const DeletionMargin = 5 * time.Second
+
+// evictionTime is how long the eviction of a Pod is attempted, at least, before the Pod is deleted: from the beginning of the drain. Of a
+// short drain timeout it is at most half.
+const evictionTime = 10 * time.Second
 
 // MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
 const MaxGracePeriod = 10 * time.Minute
 
-// Drain contains the time limits of a drain.
-type Drain struct {
-	Start, Ends time.Time
-	// Observed is the time at which the manager observed these limits. No final eviction attempt and no deletion is due before.
-	Observed time.Time
-	// Deletes means that the remaining Pods are deleted.
-	Deletes bool
-}
+// Drain contains the time limits of a drain. No final eviction attempt and no deletion is due before they are observed.
+type Drain evacuation.Timeout
 
 // DrainOf returns the time limits of the drain of a Node by a NodeMaintenance, nil if the drain has no timeout or has not started. joined
 // is the start of the drain of the Node if the Node joined later, see Joined. Limits that the status does not have yet are observed now.
@@ -41,11 +44,11 @@ func DrainOf(m *v1alpha1.NodeMaintenance, joined *metav1.Time, now time.Time) *D
 	if status == nil {
 		return nil
 	}
-	of := evacuation.Timeout{Start: *m.DrainStart(), Ends: status.Deadline.Time}
+	of := evacuation.TimeoutOf(m, status.Deadline.Time, status.ObservedTime.Time)
 	if joined != nil {
 		of = of.JoinedAt(joined.Time)
 	}
-	return &Drain{Start: of.Start, Ends: of.Ends, Observed: status.ObservedTime.Time, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
+	return ptr.To(Drain(of))
 }
 
 // Joined returns when the drain of a Node began, nil if it began with stage Drain, see evacuation.Joined. m is the NodeMaintenance as stored
@@ -122,27 +125,42 @@ func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 }
 
 // FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
-// first half of the drain, in which the drain order decides, and not before the limits are observed.
+// first half of the drain, in which the drain order decides, and not before the limits are observed. If the drain deletes the remaining
+// Pods, it is not later than the deletion.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
-	return d.before(gracePeriod + evacuation.EvictionMargin)
-}
-
-// DeleteAt returns the time at which a remaining Pod is deleted: early enough for its grace period, but not in the first half of the drain, in
-// which evacuators and evictions act.
-func (d Drain) DeleteAt(gracePeriod time.Duration) time.Time {
-	return d.before(gracePeriod + Margin)
-}
-
-// before returns the time that long before the end of the drain, but not in its first half, and not before the limits are observed.
-func (d Drain) before(end time.Duration) time.Time {
-	at := d.Ends.Add(-end)
-	for _, earliest := range []time.Time{d.Start.Add(d.Ends.Sub(d.Start) / 2), d.Observed} {
-		if at.Before(earliest) {
-			at = earliest
-		}
+	earliest := d.Start.Add(d.Ends.Sub(d.Start) / 2)
+	if d.Deletes {
+		earliest = d.deletesFrom()
 	}
-	return at
+	return latest(d.Ends.Add(-gracePeriod-evacuation.EvictionMargin), earliest, d.Observed)
 }
+
+// DeleteAt returns the time at which a remaining Pod is deleted: early enough for its grace period, but not before its eviction was refused
+// or attempted for evictionTime, and not before the limits are observed. e is its Evacuation, nil if it has none.
+func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.Time {
+	earliest := d.deletesFrom()
+	if e != nil && e.Status.FailedEvictionTime != nil && !e.Status.FailedEvictionTime.Time.Before(d.Began) && e.Status.FailedEvictionTime.Time.Before(earliest) {
+		earliest = e.Status.FailedEvictionTime.Time
+	}
+	return latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest, d.Observed)
+}
+
+// deletesFrom returns the time from which the drain deletes Pods whose eviction was not refused.
+func (d Drain) deletesFrom() time.Time {
+	return d.Began.Add(max(0, min(evictionTime, d.Ends.Sub(d.Began)/2)))
+}
+
+// Shortage says that the drain deletes a Pod, but too late for its grace period, and what to do about it. It is empty if the Pod is given
+// its whole grace period, or if the drain deletes no Pods.
+func (d Drain) Shortage(gracePeriod time.Duration) string {
+	if at := latest(d.Ends.Add(-gracePeriod-DeletionMargin), d.deletesFrom()); !d.Deletes || !at.Add(gracePeriod).After(d.Ends) {
+		return ""
+	}
+	return fmt.Sprintf("Its grace period of %s does not fit into the drain timeout of %s, before which onTimeout: Delete deletes it: set a timeout of at least %s",
+		gracePeriod, d.Ends.Sub(d.Start), gracePeriod+DeletionMargin+evictionTime)
+}
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // DeletedAtTimeout reports whether a Pod is among those that are deleted before the timeout: it blocks the drain, and its deletion removes it.
 // Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. An undecided Pod is not deleted, because the invalid rule may
@@ -177,7 +195,7 @@ func Attempted(terminating bool, e *v1alpha1.Evacuation, due time.Time) bool {
 func NextFinalAttempt(terms evacuation.Terms, gracePeriod time.Duration, failed time.Time) time.Time {
 	var next time.Time
 	for _, timeout := range terms.Timeouts {
-		at := Drain{Start: timeout.Start, Ends: timeout.Ends, Observed: timeout.Observed}.FinalAttemptAt(gracePeriod)
+		at := Drain(timeout).FinalAttemptAt(gracePeriod)
 		if failed.Before(at) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}

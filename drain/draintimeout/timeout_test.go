@@ -31,8 +31,8 @@ func TestDrainOf(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want *draintimeout.Drain
 	}{
-		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start, Deletes: true}},
-		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start}},
+		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start, Deletes: true}},
+		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start}},
 		"M13: without a timeout there is no limit":     {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
 		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
@@ -62,7 +62,7 @@ func TestResumedDrain(t *testing.T) {
 	report(time.Hour, metav1.ConditionFalse)
 	drain := draintimeout.DrainOf(m, nil, start.Add(time.Hour))
 	g.Expect(drain.Ends).To(Equal(start.Add(time.Hour+time.Minute)), "M94")
-	g.Expect(drain.DeleteAt(0)).To(Equal(start.Add(time.Hour+50*time.Second)), "M94")
+	g.Expect(drain.DeleteAt(0, nil)).To(Equal(start.Add(time.Hour+55*time.Second)), "M94")
 	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(time.Hour + time.Second).Format(time.RFC3339)}
 	g.Expect(draintimeout.DrainOf(m, nil, start.Add(time.Hour)).Ends).To(Equal(start.Add(time.Hour+61*time.Second)), "M97: the Machine's record counts")
 }
@@ -76,7 +76,7 @@ func TestObserve(t *testing.T) {
 		return draintimeout.DrainOf(m, nil, start.Add(after))
 	}
 	g := NewWithT(t)
-	g.Expect(observe(time.Second)).To(Equal(&draintimeout.Drain{Start: start, Ends: start.Add(time.Minute), Observed: start.Add(time.Second)}))
+	g.Expect(observe(time.Second)).To(Equal(&draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start.Add(time.Second)}))
 	g.Expect(observe(time.Minute).Observed).To(Equal(start.Add(time.Second)), "M96: keeps the time of the observation")
 	m.Status.DrainTimeout = nil
 	g.Expect(observe(300*time.Millisecond).Observed).To(Equal(start.Add(time.Second)), "E52: an attempt in the same second may have been made before")
@@ -85,7 +85,7 @@ func TestObserve(t *testing.T) {
 	late := observe(time.Hour)
 	g.Expect(late.Observed).To(Equal(start.Add(time.Hour)))
 	g.Expect(late.FinalAttemptAt(time.Minute)).To(Equal(start.Add(time.Hour)), "M96: attempts to evict when a timeout is observed that is set late")
-	g.Expect(late.DeleteAt(time.Minute)).To(Equal(start.Add(time.Hour)), "M96: deletes when a timeout is observed that is set late")
+	g.Expect(late.DeleteAt(time.Minute, nil)).To(Equal(start.Add(time.Hour)), "M96: deletes when a timeout is observed that is set late")
 
 	m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: start.Add(-time.Hour).Format(time.RFC3339)}
 	g.Expect(observe(2*time.Hour).Ends).To(Equal(start.Add(30*time.Second-time.Hour)), "M97: counts from the recorded start")
@@ -140,9 +140,9 @@ func TestJoined(t *testing.T) {
 		m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
 		m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](20)
-		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(60).Time, Ends: at(80).Time, Observed: start}))
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(60).Time, Began: at(60).Time, Ends: at(80).Time, Observed: start}))
 		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: *at(70)}}
-		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(70).Time, Ends: at(90).Time, Observed: start}), "M94")
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(70).Time, Began: at(70).Time, Ends: at(90).Time, Observed: start}), "M94")
 	})
 }
 
@@ -201,37 +201,68 @@ func TestNextFinalAttempt(t *testing.T) {
 }
 
 func TestDeleteAt(t *testing.T) {
+	never := time.Duration(-1)
 	for _, tc := range []struct {
 		name                 string
 		timeout, gracePeriod time.Duration
+		recreated            time.Duration // after the start
+		refused              time.Duration // after the start
 		want                 time.Duration // after the start
+		short                bool
 	}{
-		{"M13: deletes a Pod early enough for its grace period", 10 * time.Minute, 30 * time.Second, 9*time.Minute + 20*time.Second},
-		{"M13: deletes a Pod with a long grace period earlier", 10 * time.Minute, 4 * time.Minute, 5*time.Minute + 50*time.Second},
-		{"M13: deletes no Pod in the first half of the timeout", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: deletes no Pod in the first half of a short timeout", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: deletes a Pod early enough for its grace period", 10 * time.Minute, 30 * time.Second, 0, never, 9*time.Minute + 25*time.Second, false},
+		{"M13: deletes a Pod with a long grace period earlier", 10 * time.Minute, 4 * time.Minute, 0, never, 5*time.Minute + 55*time.Second, false},
+		{"M13: deletes a Pod in the first half of the timeout if its grace period requires it", 2 * time.Minute, 90 * time.Second, 0, never, 25 * time.Second, false},
+		{"M13: deletes no Pod in the first 10 s", 10 * time.Minute, time.Hour, 0, never, 10 * time.Second, true},
+		{"M13: a Pod that is deleted after 10 s has its grace period", 100 * time.Second, 90 * time.Second, 0, never, 10 * time.Second, false},
+		{"M13: warns if less than the grace period is left after 10 s", 99 * time.Second, 90 * time.Second, 0, never, 10 * time.Second, true},
+		{"M13: deletes no Pod in the first half of a short timeout", 8 * time.Second, 30 * time.Second, 0, never, 4 * time.Second, true},
+		{"M13: deletes a Pod earlier whose eviction was refused", 100 * time.Second, 90 * time.Second, 0, 2 * time.Second, 5 * time.Second, false},
+		{"M13: deletes a Pod at once whose eviction was refused and whose grace period is longer than the timeout", time.Minute, 90 * time.Second, 0, 2 * time.Second, 2 * time.Second, true},
+		{"M13: a later refusal changes nothing", time.Minute, 90 * time.Second, 0, 20 * time.Second, 10 * time.Second, true},
+		{"M97: attempts evictions for 10 s after a NodeMaintenance was recreated", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, never, 250 * time.Second, true},
+		{"M97: a refusal from before the NodeMaintenance was recreated does not count", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, time.Minute, 250 * time.Second, true},
+		{"M97: attempts evictions in half of what is left of the timeout", 10 * time.Minute, time.Minute, 590 * time.Second, never, 595 * time.Second, true},
+		{"M96: deletes at once if a NodeMaintenance is recreated after the timeout", 10 * time.Minute, time.Minute, 11 * time.Minute, never, 11 * time.Minute, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
-			if got := drain.DeleteAt(tc.gracePeriod).Sub(start); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
+			g := NewWithT(t)
+			drain := draintimeout.Drain{Start: start, Began: start.Add(tc.recreated), Ends: start.Add(tc.timeout), Observed: start.Add(tc.recreated), Deletes: true}
+			e := &v1alpha1.Evacuation{}
+			if tc.refused != never {
+				e.Status.FailedEvictionTime = ptr.To(metav1.NewTime(start.Add(tc.refused)))
 			}
+			g.Expect(drain.DeleteAt(tc.gracePeriod, e).Sub(start)).To(Equal(tc.want))
+			if tc.refused == never {
+				g.Expect(drain.DeleteAt(tc.gracePeriod, nil).Sub(start)).To(Equal(tc.want))
+			}
+			g.Expect(drain.Shortage(tc.gracePeriod) != "").To(Equal(tc.short), "warns")
+			drain.Deletes = false
+			g.Expect(drain.Shortage(tc.gracePeriod)).To(BeEmpty(), "it deletes no Pods")
 		})
 	}
+	t.Run("M13: says what to do if the grace period does not fit", func(t *testing.T) {
+		drain := draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Deletes: true}
+		NewWithT(t).Expect(drain.Shortage(90 * time.Second)).To(Equal(
+			"Its grace period of 1m30s does not fit into the drain timeout of 1m0s, before which onTimeout: Delete deletes it: set a timeout of at least 1m45s"))
+	})
 }
 
 func TestCallAt(t *testing.T) {
 	for _, tc := range []struct {
 		name                 string
 		timeout, gracePeriod time.Duration
+		deletes              bool
 		want                 time.Duration // after the start
 	}{
-		{"M13: makes the final attempt early enough for the eviction", 10 * time.Minute, 30 * time.Second, 9 * time.Minute},
-		{"M13: respects the order in the first half of the timeout", 10 * time.Minute, time.Hour, 5 * time.Minute},
-		{"M13: deletes no Pod in the first half of a short timeout", 20 * time.Second, 30 * time.Second, 10 * time.Second},
+		{"M13: makes the final attempt early enough for the eviction", 10 * time.Minute, 30 * time.Second, false, 9 * time.Minute},
+		{"M13: respects the order in the first half of the timeout", 10 * time.Minute, time.Hour, false, 5 * time.Minute},
+		{"M13: respects the order in the first half of a short timeout", 20 * time.Second, 30 * time.Second, false, 10 * time.Second},
+		{"M13: makes the final attempt before a Pod is deleted in the first half of the timeout", 2 * time.Minute, 80 * time.Second, true, 10 * time.Second},
+		{"M13: makes the final attempt at the same time if Pods are deleted late", 10 * time.Minute, 30 * time.Second, true, 9 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			drain := draintimeout.Drain{Start: start, Ends: start.Add(tc.timeout)}
+			drain := draintimeout.Drain{Start: start, Began: start, Ends: start.Add(tc.timeout), Deletes: tc.deletes}
 			if got := drain.FinalAttemptAt(tc.gracePeriod).Sub(start); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
@@ -243,14 +274,16 @@ func TestCallAt(t *testing.T) {
 func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.Duration) {
 	timeout = time.Duration(rapid.IntRange(1, 100_000).Draw(t, "timeout")) * time.Second
 	gracePeriod = time.Duration(rapid.IntRange(0, 100_000).Draw(t, "grace period")) * time.Second
-	return draintimeout.Drain{Start: start, Ends: start.Add(timeout)}, timeout, gracePeriod
+	began := start.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 0, 5, 60}).Draw(t, "recreated")) * time.Second)
+	return draintimeout.Drain{Start: start, Began: began, Ends: start.Add(timeout), Deletes: rapid.Bool().Draw(t, "deletes")}, timeout, gracePeriod
 }
 
 // TestAskedBeforeDeleted: no Pod is deleted before it is asked to leave, and each is asked before the end.
 func TestAskedBeforeDeleted(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
-		if asked, deleted := drain.FinalAttemptAt(gracePeriod), drain.DeleteAt(gracePeriod); asked.After(deleted) || !asked.Before(drain.Ends) {
+		asked, deleted := drain.FinalAttemptAt(gracePeriod), drain.DeleteAt(gracePeriod, nil)
+		if drain.Deletes && asked.After(deleted) || drain.Began.Before(drain.Ends) && !asked.Before(drain.Ends) {
 			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
 		}
 	})
@@ -302,14 +335,18 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestDeletedInTime: a Pod has its grace period before the drain ends, or half of the drain's time.
+// TestDeletedInTime: a Pod is deleted early enough for its grace period, but not in the first 10 s or, of a short timeout, in the first
+// half.
 func TestDeletedInTime(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
-		at := drain.DeleteAt(gracePeriod)
-		left := drain.Ends.Sub(at)
-		if at.Before(start.Add(timeout/2)) || left < min(gracePeriod+draintimeout.Margin, timeout/2) {
-			t.Fatalf("of %s, %s are left for a grace period of %s", timeout, left, gracePeriod)
+		at, from := drain.DeleteAt(gracePeriod, nil), drain.Began
+		if remaining := drain.Ends.Sub(drain.Began); remaining > 0 {
+			from = from.Add(min(10*time.Second, remaining/2))
+		}
+		fits := !from.Add(gracePeriod).After(drain.Ends)
+		if at.Before(from) || at.After(from) && drain.Ends.Sub(at) < gracePeriod || drain.Deletes && (drain.Shortage(gracePeriod) == "") != fits {
+			t.Fatalf("of %s, %s are left for a grace period of %s", timeout, drain.Ends.Sub(at), gracePeriod)
 		}
 	})
 }

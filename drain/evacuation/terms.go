@@ -42,13 +42,32 @@ type Terms struct {
 	Suspended bool
 }
 
-// Timeout is the drain timeout of a drain, which started at Start. It was observed at Observed.
-type Timeout struct{ Start, Ends, Observed time.Time }
+// Timeout is the drain timeout of a drain.
+type Timeout struct {
+	// It counts from Start. The NodeMaintenance itself began to drain the Node at Began, which is later if it was recreated.
+	Start, Began, Ends time.Time
+	// Observed is when the manager observed the timeout.
+	Observed time.Time
+	// Deletes means that the drain deletes the remaining Pods before.
+	Deletes bool
+}
+
+// TimeoutOf returns the drain timeout of a NodeMaintenance that has a deadline, see DrainEnds, and that was observed at a time.
+func TimeoutOf(m *v1alpha1.NodeMaintenance, ends, observed time.Time) Timeout {
+	t := Timeout{Start: *m.DrainStart(), Ends: ends, Observed: observed, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
+	if t.Began = *m.OwnDrainStart(); t.Began.Before(t.Start) { // it was held
+		t.Began = t.Start
+	}
+	return t
+}
 
 // JoinedAt returns the timeout of a Node whose drain began at a time, see Joined: it counts from then, if that is later.
 func (t Timeout) JoinedAt(at time.Time) Timeout {
 	if later := at.Sub(t.Start); later > 0 {
 		t.Start, t.Ends = t.Start.Add(later), t.Ends.Add(later)
+	}
+	if t.Began.Before(t.Start) {
+		t.Began = t.Start
 	}
 	return t
 }
@@ -203,7 +222,7 @@ func termsOf(m *v1alpha1.NodeMaintenance) (terms Terms, drains bool) {
 		EvictionWebhooks: m.Spec.Evacuation.EvictionWebhooks,
 	}
 	if observed := m.Status.DrainTimeout; terms.DrainEnds != nil && observed != nil && observed.Deadline.Time.Equal(*terms.DrainEnds) {
-		terms.Timeouts = []Timeout{{Start: *m.DrainStart(), Ends: *terms.DrainEnds, Observed: observed.ObservedTime.Time}}
+		terms.Timeouts = []Timeout{TimeoutOf(m, *terms.DrainEnds, observed.ObservedTime.Time)}
 	}
 	if terms.BuiltInOnly {
 		terms.ProgressDeadline = time.Duration(m.Spec.Evacuation.ProgressDeadlineSeconds) * time.Second

@@ -231,7 +231,7 @@ func TestTimeoutsOfTerms(t *testing.T) {
 		})
 	}
 	of := func(start, ends time.Duration) evacuation.Timeout {
-		return evacuation.Timeout{Start: noon.Add(start), Ends: noon.Add(ends), Observed: noon.Add(time.Second)}
+		return evacuation.Timeout{Start: noon.Add(start), Began: noon.Add(start), Ends: noon.Add(ends), Observed: noon.Add(time.Second)}
 	}
 	for _, test := range []struct {
 		name string

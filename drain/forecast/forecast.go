@@ -13,6 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -94,6 +95,8 @@ type Pod struct {
 	Next evacuation.Action
 	// Evacuation is the present one, or nil.
 	Evacuation *v1alpha1.Evacuation
+	// Shortage says that the drain deletes the Pod before its timeout, too late for its grace period. It is empty if the grace period fits.
+	Shortage string
 }
 
 // IsEvicted reports whether the Pod is evicted if no evacuator removes it before.
@@ -136,6 +139,26 @@ func (o Observation) selected() []*corev1.Node {
 	return o.Nodes
 }
 
+// timeout returns the time limits of the drain, as if it began now if it has not begun. It is nil if the drain has none.
+func (o Observation) timeout() *draintimeout.Drain {
+	m := o.Maintenance
+	if m.StageStart(v1alpha1.StageDrain) == nil {
+		m = m.DeepCopy()
+		m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(o.Now)})
+	}
+	return draintimeout.DrainOf(m, nil, o.Now)
+}
+
+// shortage says that a Pod is deleted too late for its grace period, see draintimeout.Drain.Shortage.
+func shortage(o Observation, timeout *draintimeout.Drain, described planinput.Pod, pod *corev1.Pod) string {
+	verdict, others := described.VerdictOf(o.Maintenance.Name)
+	if timeout == nil || described.Planned.Finished || pod.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(described.Type, verdict, others) {
+		return ""
+	}
+	period, _ := rules.RequestedGracePeriod(pod, rules.Unreachable(o.Node))
+	return timeout.Shortage(period)
+}
+
 func component(o Observation) *planinput.Component {
 	drains := append(slices.Clone(o.Others), planinput.Drain{Maintenance: o.Maintenance, Nodes: o.selected()})
 	return planinput.ComponentOf(o.Maintenance.Name, drains, o.Now)
@@ -150,7 +173,7 @@ func Of(o Observation) Forecast {
 	}
 	maintenances := maintenancesOf(o)
 	terms := evacuation.DrainersOf(maintenances, nil).On(o.Node).Combined()
-	result := Forecast{}
+	result, timeout := Forecast{}, o.timeout()
 	var planned []plan.Pod
 	for _, node := range sets.List(c.Nodes) {
 		served := o.NodeAgent && staticpod.Served(byNode[node])
@@ -159,7 +182,9 @@ func Of(o Observation) Forecast {
 			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
 			planned = append(planned, described.Planned)
 			if node == o.Node.Name {
-				result.Pods = append(result.Pods, forecastPod(o, maintenances, described, pod, e))
+				p := forecastPod(o, maintenances, described, pod, e)
+				p.Shortage = shortage(o, timeout, described, pod)
+				result.Pods = append(result.Pods, p)
 			}
 		}
 	}

@@ -358,3 +358,27 @@ func TestSharedNodes(t *testing.T) {
 		})
 	}
 }
+
+func TestShortage(t *testing.T) {
+	g := NewWithT(t)
+	grace := func(seconds int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
+	}
+	shortages := func(timeout int32, onTimeout v1alpha1.OnTimeoutPolicy) (short []string) {
+		m := maintenance("m", rule("stays", v1alpha1.DrainBehaviorSkip, 0), rule("completes", v1alpha1.DrainBehaviorWaitCompleted, 0))
+		m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = onTimeout, &timeout
+		for _, p := range forecast.Of(forecast.Observation{
+			Maintenance: m, Node: node("one"), Surroundings: surroundings{}, Now: now,
+			Pods: []corev1.Pod{pod("long", grace(90)), pod("short", grace(30)), pod("stays", grace(90)), pod("completes", grace(90)), pod("daemon", grace(90), ofDaemonSet)},
+		}).Pods {
+			if p.Shortage != "" {
+				short = append(short, p.Name+": "+p.Shortage)
+			}
+		}
+		return short
+	}
+	const why = "Its grace period of 1m30s does not fit into the drain timeout of 1m0s, before which onTimeout: Delete deletes it: set a timeout of at least 1m45s"
+	g.Expect(shortages(60, v1alpha1.OnTimeoutDelete)).To(ConsistOf("long: "+why, "completes: "+why), "K40")
+	g.Expect(shortages(120, v1alpha1.OnTimeoutDelete)).To(BeEmpty(), "K40")
+	g.Expect(shortages(60, v1alpha1.OnTimeoutRelease)).To(BeEmpty(), "K40")
+}

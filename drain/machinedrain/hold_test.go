@@ -266,7 +266,7 @@ func TestEndOfHold(t *testing.T) {
 		drains := begun("")
 		drains.Spec.Evacuation.OnTimeout = v1alpha1.OnTimeoutDelete
 		holding := machinedrain.HoldingHooks(m, nil)
-		if deadline := draintimeout.DrainOf(drains, nil, after(3600)).DeleteAt(0); deadline.After(after(3600)) {
+		if deadline := draintimeout.DrainOf(drains, nil, after(3600)).DeleteAt(0, nil); deadline.After(after(3600)) {
 			t.Errorf("the Pods would not be deleted before %s", deadline)
 		}
 		if !machinedrain.IsSuspended(drains, m, holding, "") {

@@ -41,6 +41,8 @@ type Pod struct {
 	// Returned is the time of the first eviction of a Pod that it replaces on the cordoned Node. Nil: it
 	// replaces no Pod.
 	Returned *metav1.Time
+	// Shortage says that it is deleted too late for its grace period, see draintimeout.Drain.Shortage.
+	Shortage string
 }
 
 // Blocked returns the blocked Pods of a Node with the reasons, those that wait longest first.
@@ -80,8 +82,23 @@ func (p Pod) isBlocked(now time.Time) bool {
 	return why != ""
 }
 
-// blocked returns what blocks a Pod, and since when. why is empty if nothing does.
+// blocked returns what blocks a Pod, and since when. why is empty if nothing does. It warns about the deletion of a Pod that waits.
 func (p Pod) blocked(drainStart metav1.Time, now time.Time) (why string, since metav1.Time) {
+	why, since = p.waits(drainStart, now)
+	switch {
+	case p.Shortage == "" || p.Finished || p.Deletion != nil:
+		return why, since
+	case why != "":
+		return strings.TrimSuffix(why, ".") + ". " + p.Shortage, since
+	case p.Evacuation == nil:
+		return p.Shortage, drainStart
+	default: // it is evicted
+		return "", since
+	}
+}
+
+// waits returns what a Pod waits for, and since when. why is empty if it waits for nothing.
+func (p Pod) waits(drainStart metav1.Time, now time.Time) (why string, since metav1.Time) {
 	switch {
 	case p.Finished:
 		return "", since

@@ -65,6 +65,13 @@ func TestBlocked(t *testing.T) {
 			name: "R34: reports what a deleted Evacuation that has an instigator waits for", since: later, why: "waiting for a budget",
 			pod: progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/x", v1alpha1.NodeMaintenanceInstigatorFinalizer)},
 		},
+		{
+			name: "M13: warns about a Pod that waits and is deleted too late for its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("Waiting for a budget.", later), Shortage: "It does not fit"},
+			why: "Waiting for a budget. It does not fit", since: later,
+		},
+		{name: "M13: warns about a Pod of a later step", pod: progress.Pod{Verdict: drains, Shortage: "It does not fit"}, why: "It does not fit", since: drainStart},
+		{name: "M13: does not warn about a Pod that is evicted", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later), Shortage: "It does not fit"}},
+		{name: "M13: does not warn about a Pod that terminates", pod: progress.Pod{Verdict: drains, Deletion: new(metav1.NewTime(now)), Shortage: "It does not fit"}},
 		{name: "R34: does not report a skipped Pod", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}}},
 		{name: "R34: does not report a finished Pod", pod: progress.Pod{Finished: true, Verdict: drains, Evacuation: asked("waiting", later)}},
 	} {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -201,14 +202,26 @@ func granted(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, un
 	return false
 }
 
-// deletesBeforeTimeout returns whether it is a deletion in the second half of the time that the drain of the Machine has.
+// deletesBeforeTimeout returns whether it is a deletion 5 s plus the grace period of the Pod before the drain of the Machine times out, or
+// later, but not in the first 10 s, or the first half of a shorter time, unless the eviction of the Pod was refused.
 func (l *limits) deletesBeforeTimeout(r removal) bool {
 	node, _ := r.pod.boundSince()
 	end, not := l.drainMayEnd(node, r.Requested)
 	if r.isEviction() || !l.DeletesOnTimeout || not != "" {
 		return false
 	}
-	return !r.Requested.Add(l.ClockOff).Add(rounding).Before(end.Add(-l.timeout(node, r.Requested, drainTimeout) / 2))
+	pod, exists := r.pod.versions.at(r.at - 1)
+	timeout, at := l.timeout(node, r.Requested, drainTimeout), r.Requested.Add(l.ClockOff).Add(rounding)
+	if begin := end.Add(-timeout); at.Before(begin) || exists && at.Before(end.Add(-gracePeriod(pod)-5*time.Second)) {
+		return false
+	}
+	return !at.Before(end.Add(min(10*time.Second, timeout/2)-timeout)) || slices.ContainsFunc(l.removals(), func(e removal) bool {
+		return e.isEviction() && !e.succeeded() && e.pod == r.pod && e.Answered.Before(r.Requested)
+	})
+}
+
+func gracePeriod(pod *corev1.Pod) time.Duration {
+	return time.Duration(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)) * time.Second
 }
 
 // replacement is how long evictions wait for the replacement of a budget that was deleted.

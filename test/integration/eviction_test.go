@@ -52,6 +52,7 @@ var evictionActs = []act{
 	{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
 	{"E18: reports that the namespace is being deleted", terminatingNamespace},
 	{"E18, E52: reports that an admission policy denies the eviction, retries, and makes the final eviction attempt regardless of the backoff", admissionRefuses},
+	{"M13: deletes Pods with long grace periods in the first half of the timeout, and warns if one does not fit", longGracePeriods},
 	{"E64: refuses evictions as the evictor expects", refusingResponses},
 	{"E65: evicts Pods soon after an admission webhook allows it, and when they change", webhookSaysLater},
 	{"E73, E74, E75: requests evictions that a PodDisruptionBudget refuses where an admission webhook receives them", evictionIsTheSignal},
@@ -461,6 +462,30 @@ func managerEnds(s *scene) {
 	s.expectDeleted(pod)
 	s.deleteMaintenances("e18-end")
 	s.Expect(s.evictions()).To(HaveLen(1))
+}
+
+func longGracePeriods(s *scene) {
+	s.withNodes("m13-grace")
+	grace := func(seconds int64) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
+	}
+	s.create(s.workload.Client, budget("m13-grace", 0))
+	fits, exceeds := bare("m13-fits", "m13-grace", withApp("m13-grace"), grace(18)), bare("m13-exceeds", "m13-grace", withApp("m13-grace"), grace(25))
+	s.run(fits, exceeds)
+	deletes := func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.OnTimeout = v1alpha1.OnTimeoutDelete }
+	s.maintain(nm("m13-grace", draining, ofNodes("m13-grace"), endsAfter(30), deletes))
+	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("m13-grace", "m13-grace").Blocked }, soon, pace).Should(ConsistOf(
+		And(HaveField("Pod", "default/m13-exceeds"), HaveField("Why", ContainSubstring("Its grace period of 25s does not fit into the drain timeout of 30s"))),
+		And(HaveField("Pod", "default/m13-fits"), HaveField("Why", Not(ContainSubstring("grace period")))),
+	))
+	start := s.drainStart("m13-grace")
+	s.expectDeleted(fits, exceeds)
+	for _, pod := range []*corev1.Pod{fits, exceeds} {
+		deleted := s.first(s.ours().Verb("delete").Resource("pods").Named(namespace, pod.Name))
+		s.Expect(deleted.Requested).To(And(BeTemporally(">=", start.Add(10*time.Second)), BeTemporally("<", start.Add(14*time.Second))), pod.Name)
+	}
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.deleteMaintenances("m13-grace")
 }
 
 func pendingReplica(s *scene) {

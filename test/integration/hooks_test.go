@@ -267,7 +267,7 @@ func (s *scene) deletedAtTimeout() {
 	s.run(bare("stays", "overtime", labelledSkip))
 	s.blocked("overtime")
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
-	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are not deleted in the first half of the drain time")
+	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are deleted shortly before their grace periods would exceed the timeout")
 	s.Eventually(func() map[string]string { return s.machine("overtime").Annotations }, soon, pace).Should(HaveKey(v1alpha1.DrainStartedAnnotation))
 	s.makeOverdue("overtime")
 	s.expectGone("overtime")

@@ -268,30 +268,44 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 		d.Pods = append(d.Pods, podOf(&predicted.Pods[i]))
 		d.Steps = max(d.Steps, predicted.Pods[i].Step)
 	}
-	d.Notes = append(d.Notes, refusedSurges(predicted.Pods)...)
+	d.Notes = append(d.Notes, notesOf(predicted.Pods, refusedSurge)...)
+	d.Notes = append(d.Notes, notesOf(predicted.Pods, shortage)...)
 }
 
-// refusedSurges returns a note for each reason why Pods are evicted without the requested surge. What blocks the drain says it for Pods whose
-// eviction would be refused.
-func refusedSurges(all []forecast.Pod) []string {
-	var messages []string
-	names := map[string][]string{}
+// notesOf returns a note for each message about Pods, with their names. The message of a Pod is empty if there is nothing to say.
+func notesOf(all []forecast.Pod, about func(*forecast.Pod) (prefix, message string)) []string {
+	type note struct{ prefix, message string }
+	var found []note
+	names := map[note][]string{}
 	for i := range all {
 		p := &all[i]
-		if p.Surge == nil || p.Surge.Refusal == "" || p.Waiting != nil {
+		prefix, message := about(p)
+		if message == "" {
 			continue
 		}
-		if names[p.Surge.Message] == nil {
-			messages = append(messages, p.Surge.Message)
+		n := note{prefix, message}
+		if names[n] == nil {
+			found = append(found, n)
 		}
-		names[p.Surge.Message] = append(names[p.Surge.Message], p.Namespace+"/"+p.Name)
+		names[n] = append(names[n], p.Namespace+"/"+p.Name)
 	}
-	notes := make([]string, 0, len(messages))
-	for _, message := range messages {
-		notes = append(notes, "No surge for "+PodNames(names[message])+": "+message)
+	notes := make([]string, 0, len(found))
+	for _, n := range found {
+		notes = append(notes, n.prefix+PodNames(names[n])+": "+n.message)
 	}
 	return notes
 }
+
+// refusedSurge says why a Pod is evicted without the requested surge. What blocks the drain says it for a Pod whose eviction would be refused.
+func refusedSurge(p *forecast.Pod) (prefix, message string) {
+	if p.Surge == nil || p.Surge.Refusal == "" || p.Waiting != nil {
+		return "", ""
+	}
+	return "No surge for ", p.Surge.Message
+}
+
+// shortage says that a Pod is deleted before the drain timeout, too late for its grace period.
+func shortage(p *forecast.Pod) (prefix, message string) { return "", p.Shortage }
 
 func podOf(p *forecast.Pod) Pod {
 	pod := Pod{
