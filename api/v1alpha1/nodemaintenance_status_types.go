@@ -238,28 +238,28 @@ type ReplacementStatus struct {
 	// +kubebuilder:validation:MaxLength=512
 	Controller string `json:"controller,omitempty"`
 
-	// evictions is the number of evictions. Pods that are evicted at the same time count as one.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	Evictions int32 `json:"evictions,omitempty"`
+	// evictions is the number of evictions that were made. Pods that are evicted at the same time count as one.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Evictions int32 `json:"evictions"`
 
-	// firstEvictionTime is the time of the first eviction.
+	// firstEvictionTime is the time from which on the first eviction was attempted.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="firstEvictionTime must be a time as in RFC 3339, from 1970 to 9998"
 	FirstEvictionTime metav1.Time `json:"firstEvictionTime,omitempty,omitzero"`
 
-	// evictionTime is the time of the last eviction. It is in the future while the backoff defers the eviction.
+	// evictionTime is the time from which on the last eviction was attempted. It is in the future while the backoff defers the eviction.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="evictionTime must be a time as in RFC 3339, from 1970 to 9998"
 	EvictionTime metav1.Time `json:"evictionTime,omitempty,omitzero"`
 
-	// newestPodUID is the UID of the newest of the Pods that are evicted at evictionTime.
-	// +required
+	// newestPodUID is the UID of the newest of the Pods that are to be evicted at evictionTime. It is not set when this Pod has been evicted.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	NewestPodUID string `json:"newestPodUID,omitempty"`
 
-	// newestPodCreationTime is the creation time of that Pod. Older Pods are evicted with it, newer ones are its replacements.
+	// newestPodCreationTime is the creation time of the newest Pod. Older Pods are evicted with it, newer ones are its replacements.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="newestPodCreationTime must be a time as in RFC 3339, from 1970 to 9998"
 	NewestPodCreationTime metav1.Time `json:"newestPodCreationTime,omitempty,omitzero"`

@@ -21,7 +21,7 @@ import (
 func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets sets.Set[types.UID]) (map[types.UID]time.Time, error) {
 	decision := replacements.Decide(replacements.Observation{
 		Records: s.maintenance.Status.Replacements, Others: othersReplacements(s), Nodes: sets.New(nodeNames(s.nodes)...),
-		Pods: r.unscheduled(s, targets), Now: s.now,
+		Pods: r.unscheduled(s, targets), Live: livePods(s), Now: s.now,
 	})
 	if !decision.Changed {
 		return decision.After, nil
@@ -60,6 +60,19 @@ func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replac
 		}
 	}
 	return pods
+}
+
+// livePods returns the Pods on the Nodes that do not terminate.
+func livePods(s *scope) sets.Set[types.UID] {
+	live := sets.New[types.UID]()
+	for _, pods := range s.drain.pods {
+		for _, pod := range pods {
+			if pod.object.DeletionTimestamp == nil {
+				live.Insert(pod.object.UID)
+			}
+		}
+	}
+	return live
 }
 
 // mayReplace reports whether a Pod may be the replacement of a Pod that this drain has evicted. The mirror Pod of a static Pod is

@@ -225,7 +225,7 @@ func (i *Index) decide(pod Pod, used map[*Budget]int) decision {
 	}
 	budget := selecting[0]
 	switch {
-	case !pod.Ready && budget.alwaysAllowsUnready():
+	case !pod.Ready && budget.AlwaysAllowsUnready():
 		return decision{budget: budget}
 	case i.stale[budget]:
 		return decision{budget: budget, wait: budget.waitStale()}

@@ -63,8 +63,8 @@ func (b *Budget) allowed() int {
 	return max(0, min(int(b.pdb.Status.DisruptionsAllowed), maxDisruptedPods+1-unconfirmed))
 }
 
-// alwaysAllowsUnready reports whether the spec allows the eviction of Pods that are not ready without a disruption.
-func (b *Budget) alwaysAllowsUnready() bool {
+// AlwaysAllowsUnready reports whether the spec allows the eviction of Pods that are not ready without a disruption.
+func (b *Budget) AlwaysAllowsUnready() bool {
 	policy := b.pdb.Spec.UnhealthyPodEvictionPolicy
 	return policy != nil && *policy == policyv1.AlwaysAllow
 }
@@ -80,6 +80,12 @@ func (b *Budget) healthy() bool {
 func (b *Budget) syncFailed() bool {
 	c := meta.FindStatusCondition(b.pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason
+}
+
+// AllowsWithMorePods reports whether a budget that never allows a disruption allows one if its Pods have more replicas.
+func (b *Budget) AllowsWithMorePods() bool {
+	minAvailable := b.pdb.Spec.MinAvailable
+	return minAvailable != nil && b.pdb.Spec.MaxUnavailable == nil && minAvailable.String() != "100%"
 }
 
 // NeverAllowsDisruption reports whether the budget cannot allow a disruption with its current number of Pods, even if all of them are

@@ -139,16 +139,16 @@ func (b *Budget) waitForDisruption(pod Pod) *Waiting {
 		// allows the eviction of Pods that are not ready.
 		reason, required = BlockedByUnhealthyPods, "some of its Pods are not ready; "+required
 	}
-	if !pod.Controlled && b.countsNoPod() {
+	if !pod.Controlled && b.CountsNoPod() {
 		const message = "PodDisruptionBudget %s selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption"
 		return &Waiting{Reason: reason, Message: text.Cut(fmt.Sprintf(message, b), text.MaxMessage), Budget: b.String(), NeverAllowsDisruption: true}
 	}
 	return b.wait(reason, required)
 }
 
-// countsNoPod reports whether the disruption controller counts none of the Pods of the budget. With maxUnavailable or a percentage it counts
-// the replicas of their controllers.
-func (b *Budget) countsNoPod() bool {
+// CountsNoPod reports whether the disruption controller counts none of the Pods of the budget. With maxUnavailable or a percentage it
+// counts the replicas of their controllers.
+func (b *Budget) CountsNoPod() bool {
 	minAvailable := b.pdb.Spec.MinAvailable
 	return b.pdb.Status.ExpectedPods == 0 && (b.pdb.Spec.MaxUnavailable != nil || minAvailable != nil && minAvailable.Type == intstr.String)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -44,6 +46,8 @@ type Observation struct {
 	Budgets *budgets.Index
 	// Receivers are the admission webhooks that receive eviction requests, as far as they were read.
 	Receivers signals.Receivers
+	// Unscheduled are Pods of these Namespaces that have no Node.
+	Unscheduled []corev1.Pod
 	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge. The Deployment is nil if it
 	// does not exist.
 	Surges map[types.NamespacedName]surge.Observation
@@ -84,6 +88,9 @@ type Pod struct {
 	// Waiting says why an eviction of this Pod alone would be refused now. It is nil if the eviction would succeed, or if the Pod is not
 	// to be evicted.
 	Waiting *budgets.Waiting
+	// Unscheduled names another Pod of the budget that the Pod waits for, and says why the scheduler has found no Node for it. It is empty if
+	// there is none.
+	Unscheduled string
 	// Deletes means that the Pod is deleted instead of evicted, see budgets.Candidate.
 	Deletes bool
 	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
@@ -97,6 +104,8 @@ type Pod struct {
 	Evacuation *v1alpha1.Evacuation
 	// Shortage says that the drain deletes the Pod before its timeout, too late for its grace period. It is empty if the grace period fits.
 	Shortage string
+
+	surgePolicy v1alpha1.SurgePolicy // the most permissive one that is requested
 }
 
 // IsEvicted reports whether the Pod is evicted if no evacuator removes it before.
@@ -250,7 +259,26 @@ func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, describ
 		p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
 	}
 	p.predictSurge(o, maintenances)
+	p.surgePolicy = requestedSurge(maintenances, o.Node.Name)
+	if p.surgePolicy == v1alpha1.SurgeOnRequest && surge.Allows(p.surgePolicy, pod) {
+		p.surgePolicy = v1alpha1.SurgeAlways
+	}
 	return p
+}
+
+// requestedSurge returns the most permissive surge policy of the NodeMaintenances that select a Node.
+func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alpha1.SurgePolicy {
+	ascending := []v1alpha1.SurgePolicy{v1alpha1.SurgeOnRequest, v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways}
+	most := -1
+	for i := range maintenances {
+		if nodeselection.HasNodeStatus(&maintenances[i], node) { // see selecting
+			most = max(most, slices.Index(ascending, maintenances[i].Spec.Evacuation.Surge))
+		}
+	}
+	if most < 0 {
+		return v1alpha1.SurgeNever
+	}
+	return ascending[most]
 }
 
 // predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at once.
@@ -339,6 +367,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	admitted, waiting := o.Budgets.Admit([]budgets.Candidate{candidate})
 	if len(waiting) > 0 {
 		p.Waiting = &waiting[0]
+		p.Unscheduled = unscheduled(o, waiting[0])
 		p.nameReceivers(o, terms)
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
@@ -350,6 +379,22 @@ func (p *Pod) nameReceivers(o Observation, terms evacuation.Terms) {
 	if names := o.Receivers.Of(namespace, terms.EvictionWebhooks); known && len(names) > 0 && o.Budgets.Refuses(p.Waiting.Pod) {
 		p.Waiting.Message = signals.Message(p.Waiting.Message, names)
 	}
+}
+
+// unscheduled names a Pod without a Node that belongs to the budget which a Pod waits for. A budget that never allows a disruption does not
+// wait for it.
+func unscheduled(o Observation, waiting budgets.Waiting) string {
+	if waiting.NeverAllowsDisruption {
+		return ""
+	}
+	for i := range o.Unscheduled {
+		other := &o.Unscheduled[i]
+		isOfBudget := func(b *budgets.Budget) bool { return b.String() == waiting.Budget }
+		if condition := rules.Unschedulable(other); condition != nil && slices.ContainsFunc(o.Budgets.Covering(budgets.PodOf(other)), isOfBudget) {
+			return "Pod " + other.Namespace + "/" + other.Name + " is unschedulable: " + strings.TrimSuffix(condition.Message, ".")
+		}
+	}
+	return ""
 }
 
 // simulate repeats the decision of the component. After each step it removes the targets as if they had terminated. Where no target is left, it
@@ -410,4 +455,16 @@ func comparePods(a, b Pod) int {
 		return 0
 	}
 	return cmp.Or(cmp.Compare(last(a), last(b)), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// WaitingNamespaces returns the Namespaces of the Pods of the Node that wait for a PodDisruptionBudget which may allow a disruption when
+// other Pods are ready.
+func WaitingNamespaces(o Observation) []string {
+	namespaces := sets.New[string]()
+	for _, p := range Of(o).Pods {
+		if p.Waiting != nil && !p.Waiting.NeverAllowsDisruption {
+			namespaces.Insert(p.Namespace)
+		}
+	}
+	return sets.List(namespaces)
 }

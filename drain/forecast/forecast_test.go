@@ -360,7 +360,6 @@ func TestSharedNodes(t *testing.T) {
 }
 
 func TestShortage(t *testing.T) {
-	g := NewWithT(t)
 	grace := func(seconds int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
 	}
@@ -378,7 +377,87 @@ func TestShortage(t *testing.T) {
 		return short
 	}
 	const why = "Its grace period of 1m30s does not fit into the drain timeout of 1m0s, before which onTimeout: Delete deletes it: set a timeout of at least 1m45s"
-	g.Expect(shortages(60, v1alpha1.OnTimeoutDelete)).To(ConsistOf("long: "+why, "completes: "+why), "K40")
-	g.Expect(shortages(120, v1alpha1.OnTimeoutDelete)).To(BeEmpty(), "K40")
-	g.Expect(shortages(60, v1alpha1.OnTimeoutRelease)).To(BeEmpty(), "K40")
+	t.Run("K40: names the Pods that are deleted too late for their grace periods", func(t *testing.T) {
+		NewWithT(t).Expect(shortages(60, v1alpha1.OnTimeoutDelete)).To(ConsistOf("long: "+why, "completes: "+why))
+	})
+	t.Run("K40: names no Pod if all grace periods fit, or if no Pod is deleted", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(shortages(120, v1alpha1.OnTimeoutDelete)).To(BeEmpty())
+		g.Expect(shortages(60, v1alpha1.OnTimeoutRelease)).To(BeEmpty())
+	})
+}
+
+func TestSettings(t *testing.T) {
+	requesting := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + v1alpha1.EvacuatorClassDeployment: "10000/controller"}
+	}
+	for name, tc := range map[string]struct {
+		budget func(*policyv1.PodDisruptionBudgetSpec)
+		policy v1alpha1.SurgePolicy
+		pod    corev1.Pod
+		want   forecast.Settings
+	}{
+		"a Deployment without a surge":     {nil, v1alpha1.SurgeNever, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true}},
+		"a surge that the Pod may request": {nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeOnRequest, AllowsWithMorePods: true}},
+		"a surge that the Pod requests":    {nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment, requesting), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeAlways, AllowsWithMorePods: true}},
+		"a Pod without a controller":       {nil, "", pod("web"), forecast.Settings{Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true}},
+		"a budget that does not depend on the number": {func(spec *policyv1.PodDisruptionBudgetSpec) {
+			spec.MinAvailable, spec.MaxUnavailable = nil, ptr.To(intstr.FromInt32(0))
+			spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
+		}, "", pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever, AlwaysAllowsUnready: true}},
+	} {
+		t.Run("K41: "+name, func(t *testing.T) {
+			g, pdb := NewWithT(t), budget("web", 0)
+			if tc.budget != nil {
+				tc.budget(&pdb.Spec)
+			}
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Surges: deployment(1), Now: now,
+				Budgets: budgets.NewIndex([]*policyv1.PodDisruptionBudget{pdb}, nil), Pods: []corev1.Pod{tc.pod},
+			}
+			o.Maintenance.Spec.Evacuation.Surge = tc.policy
+			obstacles := forecast.Of(o).Obstacles(now)
+			g.Expect(obstacles[len(obstacles)-1].Settings).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestUnscheduled(t *testing.T) {
+	pending := func(p *corev1.Pod) {
+		p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available."},
+		}}
+		p.Labels["app"] = "web"
+	}
+	elsewhere := func(p *corev1.Pod) { p.Namespace = "other" }
+	for name, tc := range map[string]struct {
+		needs       int32
+		unscheduled corev1.Pod
+		want        string
+		waits       int
+	}{
+		"K41: names the Pod of the budget that is unschedulable":    {2, pod("web-2", pending), ". Pod default/web-2 is unschedulable: 0/3 nodes are available", 1},
+		"K41: names no Pod of another Namespace":                    {2, pod("web-2", pending, elsewhere), "", 1},
+		"K41: names no Pod of another budget":                       {2, pod("db-2", pending, func(p *corev1.Pod) { p.Labels["app"] = "db" }), "", 1},
+		"K41: names no Pod that only waits for preempted ones":      {2, pod("web-2", pending, func(p *corev1.Pod) { p.Status.NominatedNodeName = "two" }), "", 1},
+		"K41: names no Pod if the budget never allows a disruption": {3, pod("web-2", pending), "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, pdb, needs := NewWithT(t), budget("web", 0), intstr.FromInt32(tc.needs)
+			pdb.Spec.MinAvailable, pdb.Status.ExpectedPods, pdb.Status.DesiredHealthy, pdb.Status.CurrentHealthy = &needs, 3, tc.needs, 2
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Now: now,
+				Budgets: budgets.NewIndex([]*policyv1.PodDisruptionBudget{pdb}, nil), Pods: []corev1.Pod{pod("web")},
+			}
+			g.Expect(forecast.WaitingNamespaces(o)).To(HaveLen(tc.waits))
+			o.Unscheduled = []corev1.Pod{tc.unscheduled}
+			obstacles := forecast.Of(o).Obstacles(now)
+			g.Expect(obstacles).To(HaveLen(1))
+			if tc.want == "" {
+				g.Expect(obstacles[0].Message).NotTo(ContainSubstring("unschedulable"))
+			} else {
+				g.Expect(obstacles[0].Message).To(HaveSuffix(tc.want))
+			}
+		})
+	}
 }

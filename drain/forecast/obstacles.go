@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -49,8 +50,35 @@ type Obstacle struct {
 	NeverAllows bool
 	// NoSurge is why a surge that was requested does not replace the Pods. It is empty if none was requested.
 	NoSurge surge.Refusal
+	// Settings are those of the budget and of the NodeMaintenances: advice should not be to set what is set.
+	Settings Settings
 	// Pods are the affected Pods, "namespace/name", sorted.
 	Pods []string
+}
+
+// Settings are what is set already about a PodDisruptionBudget and the surge of its Pods.
+type Settings struct {
+	// OfDeployment means that a Deployment controls the Pods, and Surge is what the NodeMaintenances of the Node request for Deployments.
+	OfDeployment bool
+	Surge        v1alpha1.SurgePolicy
+	// WithoutController means that the budget selects only Pods without a controller, and does not count them.
+	WithoutController bool
+	// AllowsWithMorePods means that the budget allows a disruption if there are more replicas.
+	AllowsWithMorePods bool
+	// AlwaysAllowsUnready means that the budget allows the eviction of Pods that are not ready.
+	AlwaysAllowsUnready bool
+}
+
+// settings returns what is set for a Pod whose eviction its budget would refuse.
+func (p *Pod) settings() Settings {
+	settings := Settings{OfDeployment: surge.DeploymentOf(p.Pod) != "", Surge: p.surgePolicy}
+	for _, b := range p.Budgets {
+		if b.String() == p.Waiting.Budget {
+			settings.WithoutController = b.CountsNoPod() && metav1.GetControllerOfNoCopy(p.Pod) == nil
+			settings.AllowsWithMorePods, settings.AlwaysAllowsUnready = b.AllowsWithMorePods(), b.AlwaysAllowsUnready()
+		}
+	}
+	return settings
 }
 
 // Obstacles returns what the drain will wait for: what blocks it first, then by the number of Pods.
@@ -78,7 +106,8 @@ func (f Forecast) Obstacles(now time.Time) []Obstacle {
 // merge adds the Pods of an obstacle to those of the same cause.
 func merge(found []Obstacle, obstacle Obstacle) []Obstacle {
 	same := func(o Obstacle) bool {
-		return o.Severity == obstacle.Severity && o.Reason == obstacle.Reason && o.Message == obstacle.Message && o.Budget == obstacle.Budget
+		return o.Severity == obstacle.Severity && o.Reason == obstacle.Reason && o.Message == obstacle.Message && o.Budget == obstacle.Budget &&
+			o.Settings == obstacle.Settings
 	}
 	if i := slices.IndexFunc(found, same); i >= 0 {
 		found[i].Pods = append(found[i].Pods, obstacle.Pods...)
@@ -135,7 +164,13 @@ func (p *Pod) completion() Obstacle {
 // budget returns the obstacle of a Pod whose eviction would be refused. If an evacuator may remove the Pod without an eviction, the obstacle only
 // delays the drain.
 func (p *Pod) budget() Obstacle {
-	obstacle := Obstacle{Severity: Blocks, Reason: string(p.Waiting.Reason), Message: p.Waiting.Message, Budget: p.Waiting.Budget, NeverAllows: p.Waiting.NeverAllowsDisruption}
+	obstacle := Obstacle{
+		Severity: Blocks, Reason: string(p.Waiting.Reason), Message: p.Waiting.Message, Budget: p.Waiting.Budget, NeverAllows: p.Waiting.NeverAllowsDisruption,
+		Settings: p.settings(),
+	}
+	if p.Unscheduled != "" {
+		obstacle.Message += ". " + p.Unscheduled
+	}
 	if class := p.firstEvacuator(); class != "" && class != v1alpha1.EvacuatorClassStatefulSet {
 		obstacle.Severity = Delays
 	}

@@ -88,6 +88,8 @@ type Observation struct {
 	Nodes sets.Set[string]
 	// Pods are to be evicted and have no Evacuation yet.
 	Pods []Pod
+	// Live are the Pods on these Nodes that do not terminate, with or without an Evacuation.
+	Live sets.Set[types.UID]
 	Now  time.Time
 }
 
@@ -106,12 +108,7 @@ type Decision struct {
 // Decide schedules the evictions of Pods that were created after the cordon of their Nodes. The Pods of a controller that exist at
 // the same time are evicted at the same time.
 func Decide(o Observation) Decision {
-	s := &schedule{others: o.Others}
-	for _, record := range o.Records {
-		if record.Node == "" || o.Nodes.Has(record.Node) {
-			s.records = append(s.records, record)
-		}
-	}
+	s := &schedule{others: o.settled(o.Others), records: o.settled(o.Records)}
 	pods := slices.SortedFunc(slices.Values(o.Pods), func(a, b Pod) int {
 		return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.UID, b.UID))
 	})
@@ -121,11 +118,11 @@ func Decide(o Observation) Decision {
 		i := s.recordOf(pod)
 		record := &s.records[i]
 		switch {
-		case record.Evictions == 0 || !scheduled[i] && !o.Now.Before(record.EvictionTime.Time) && isNewer(pod, record):
+		case record.FirstEvictionTime.IsZero() || !scheduled[i] && !o.Now.Before(record.EvictionTime.Time) && isNewer(pod, record):
+			returns := record.Evictions == 1
 			evictNext(record, o.Now)
 			scheduled[i] = true
-			join(record, pod)
-			if record.Evictions == 2 {
+			if join(record, pod); returns {
 				d.Returned = append(d.Returned, *record)
 			}
 		case scheduled[i] || o.Now.Before(record.EvictionTime.Time):
@@ -139,16 +136,33 @@ func Decide(o Observation) Decision {
 	return d
 }
 
+// settled returns the records of the selected Nodes, with the evictions that were made since they were stored: the newest Pod no longer
+// exists, or terminates. If it had disappeared before its eviction was attempted, another actor has removed it.
+func (o Observation) settled(records []v1alpha1.ReplacementStatus) []v1alpha1.ReplacementStatus {
+	var settled []v1alpha1.ReplacementStatus
+	for _, record := range records {
+		if record.Node != "" && !o.Nodes.Has(record.Node) {
+			continue
+		}
+		if record.NewestPodUID != "" && !o.Live.Has(types.UID(record.NewestPodUID)) {
+			if record.NewestPodUID = ""; !o.Now.Before(record.EvictionTime.Time) {
+				record.Evictions++
+			}
+		}
+		settled = append(settled, record)
+	}
+	return settled
+}
+
 // evictNext schedules the next eviction of a controller's Pods.
 func evictNext(record *v1alpha1.ReplacementStatus, now time.Time) {
 	at := now.UTC().Truncate(time.Second)
-	if record.Evictions == 0 {
+	if record.FirstEvictionTime.IsZero() {
 		record.FirstEvictionTime = metav1.NewTime(at)
-	} else if earliest := record.EvictionTime.Add(Doubling(firstBackoff, MaxBackoff, record.Evictions)); at.Before(earliest) {
+	} else if earliest := record.EvictionTime.Add(Doubling(firstBackoff, MaxBackoff, max(1, record.Evictions))); at.Before(earliest) {
 		at = earliest
 	}
 	record.EvictionTime = metav1.NewTime(at)
-	record.Evictions++
 }
 
 // Doubling returns the backoff after a number of attempts: first, doubling with each further attempt, at most limit.
@@ -176,7 +190,7 @@ func isNewer(pod Pod, record *v1alpha1.ReplacementStatus) bool {
 // schedule is the list of records while it is changed.
 type schedule struct{ records, others []v1alpha1.ReplacementStatus }
 
-// recordOf returns the position of the record of a Pod. It adds a missing record: without evictions, or a copy of the record of another
+// recordOf returns the position of the record of a Pod. It adds a missing record: without times, or a copy of the record of another
 // NodeMaintenance.
 func (s *schedule) recordOf(pod Pod) int {
 	var elsewhere *v1alpha1.ReplacementStatus

@@ -64,7 +64,11 @@ func (d *drain) appear(controllers ...string) {
 }
 
 func (d *drain) decide(pods ...replacements.Pod) replacements.Decision {
-	return replacements.Decide(replacements.Observation{Records: d.records, Others: d.others, Nodes: sets.New("one"), Pods: pods, Now: d.now})
+	live := sets.New[types.UID]()
+	for _, pod := range pods {
+		live.Insert(pod.UID)
+	}
+	return replacements.Decide(replacements.Observation{Records: d.records, Others: d.others, Nodes: sets.New("one"), Pods: pods, Live: live, Now: d.now})
 }
 
 func TestDecide(t *testing.T) {
@@ -79,7 +83,8 @@ func TestDecide(t *testing.T) {
 		}))
 		g.Expect(d.returned).To(Equal([]string{"web"}), "once")
 		g.Expect(d.records).To(HaveLen(1))
-		g.Expect(d.records[0].Evictions).To(BeEquivalentTo(8))
+		g.Expect(d.records[0].Evictions).To(BeEquivalentTo(7), "the last Pod still exists")
+		g.Expect(d.decide().Records[0].Evictions).To(BeEquivalentTo(8))
 		g.Expect(d.records[0].FirstEvictionTime.Time).To(Equal(start))
 	})
 	t.Run("R44: does not defer the first Pods of a controller, however many there are", func(t *testing.T) {
@@ -95,7 +100,7 @@ func TestDecide(t *testing.T) {
 		d.appear("web", "web", "web")
 		d.appear("web", "web", "web")
 		g.Expect(d.evicted).To(Equal([]time.Duration{0, 0, 0, 20 * time.Second, 20 * time.Second, 20 * time.Second}))
-		g.Expect(d.records[0].Evictions).To(BeEquivalentTo(2))
+		g.Expect(d.decide().Records[0].Evictions).To(BeEquivalentTo(2))
 	})
 	t.Run("R44: evicts a replacement at once that returns after the backoff", func(t *testing.T) {
 		g := NewWithT(t)
@@ -112,7 +117,41 @@ func TestDecide(t *testing.T) {
 		older := replacements.Pod{UID: "older", Created: metav1.NewTime(start.Add(-time.Second)), Node: "one", Controller: "web"}
 		decision := d.decide(older)
 		g.Expect(decision.After).To(BeEmpty())
-		g.Expect(decision.Changed).To(BeFalse())
+		g.Expect(decision.Records[0].EvictionTime.Time).To(Equal(start))
+	})
+	t.Run("R44: counts only evictions that were made", func(t *testing.T) {
+		g := NewWithT(t)
+		d := &drain{now: start}
+		pod := func(name string, after time.Duration) replacements.Pod {
+			return replacements.Pod{UID: types.UID(name), Created: metav1.NewTime(start.Add(after)), Node: "one", Controller: "web"}
+		}
+		expect := func(evictions int, why string) {
+			g.Expect(d.records[0].Evictions).To(BeEquivalentTo(evictions), why)
+		}
+		d.records = d.decide(pod("a", 0)).Records
+		expect(0, "the Pod waits for its budget")
+		d.now = start.Add(time.Hour)
+		d.records = d.decide(pod("a", 0)).Records
+		expect(0, "the Pod still waits")
+		d.records = d.decide().Records
+		expect(1, "the Pod is gone")
+		d.records = d.decide().Records
+		expect(1, "it counts once")
+		decision := d.decide(pod("b", time.Hour))
+		g.Expect(decision.Returned).To(HaveLen(1))
+		g.Expect(decision.After).To(BeEmpty())
+		d.records = decision.Records
+		d.now = d.now.Add(time.Second)
+		d.records = d.decide(pod("c", time.Hour+time.Second)).Records
+		expect(2, "the next one is deferred")
+		d.records = d.decide().Records
+		expect(2, "another actor has deleted it before")
+		decision = d.decide(pod("d", time.Hour+2*time.Second))
+		g.Expect(decision.After).To(HaveKeyWithValue(types.UID("d"), start.Add(time.Hour+40*time.Second)))
+		d.records = decision.Records
+		d.now = start.Add(time.Hour + 41*time.Second)
+		d.records = d.decide().Records
+		expect(3, "it was evicted")
 	})
 	t.Run("R44: counts the evictions of other maintenances of the Node", func(t *testing.T) {
 		g := NewWithT(t)

@@ -24,9 +24,10 @@ const (
 	sectionBudget = "a-poddisruptionbudget-allows-no-disruptions"
 	sectionAdmit  = "the-api-server-refuses-the-eviction"
 
-	changeBudget = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), or add replicas."
-	// FixNeverAllows is for a PodDisruptionBudget that never allows a disruption.
-	FixNeverAllows = changeBudget + " For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+	setSurge = " For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."
+	// FixNeverAllows is for a PodDisruptionBudget that never allows a disruption, and about which nothing else is known.
+	FixNeverAllows = "Change the budget, for example to maxUnavailable: 1 (for Pods without a controller, to an integer minAvailable below their number), " +
+		"or add replicas." + setSurge
 )
 
 // bySurge has the advice about the reasons for which a surge that was requested does not replace the Pods of a budget.
@@ -38,13 +39,46 @@ var bySurge = map[surge.Refusal]string{
 	surge.NotAvailable:    " For the next drain, check why the new Pod does not become available.",
 }
 
-// OfBudget returns what to do about a PodDisruptionBudget that never allows a disruption, if a surge does not replace its Pods for a reason. The
-// reason is empty if no surge was requested.
-func OfBudget(noSurge surge.Refusal) string {
-	if noSurge == "" {
-		return FixNeverAllows
+// OfObstacle returns what to do about an obstacle, and the section of the guide about it, each empty if there is nothing to do. It
+// recommends no setting that is made already.
+func OfObstacle(o forecast.Obstacle) (fix, link string) {
+	fix, link = Of(o.Reason)
+	switch {
+	case o.NeverAllows:
+		fix = changeBudget(o.Settings) + requestSurge(o)
+	case o.Reason == string(budgets.BlockedByUnhealthyPods) && o.Settings.AlwaysAllowsUnready:
+		fix = "Fix the Pods that are not ready."
 	}
-	return changeBudget + bySurge[noSurge]
+	return fix, link
+}
+
+// changeBudget returns how to change a PodDisruptionBudget that never allows a disruption.
+func changeBudget(is forecast.Settings) string {
+	switch {
+	case is.WithoutController:
+		return "Change the budget to an integer minAvailable below the number of its Pods."
+	case is.AllowsWithMorePods:
+		return "Change the budget, for example to maxUnavailable: 1, or add replicas."
+	default: // more replicas do not help
+		return "Change the budget, for example to maxUnavailable: 1."
+	}
+}
+
+// requestSurge returns how a surge could replace the Pods of a PodDisruptionBudget that never allows a disruption. It is empty if nothing
+// is to be changed for that.
+func requestSurge(o forecast.Obstacle) string {
+	switch {
+	case o.NoSurge != "":
+		return bySurge[o.NoSurge]
+	case !o.Settings.OfDeployment:
+		return ""
+	case o.Settings.Surge == v1alpha1.SurgeNever:
+		return setSurge
+	case o.Settings.Surge == v1alpha1.SurgeOnRequest:
+		return " Or request a surge with the annotation " + v1alpha1.EvacuatorPriorityAnnotationPrefix + v1alpha1.EvacuatorClassDeployment + " in the Pod template."
+	default:
+		return ""
+	}
 }
 
 // byReason has the advice about each reason of forecast, budgets, and the conditions of Machines and Evacuations.

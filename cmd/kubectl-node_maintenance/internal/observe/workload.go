@@ -71,13 +71,15 @@ type Workload struct {
 
 	receivers     signals.Receivers
 	receiversRead bool
+
+	unscheduled map[string][]corev1.Pod // Pods without a Node, by Namespace
 }
 
 func newWorkload(c *Cluster) *Workload {
 	return &Workload{
 		Cluster: c, nodes: map[string]*corev1.Node{}, pods: map[string][]corev1.Pod{}, namespaces: map[string]map[string]string{},
 		daemonSets: map[types.UID]bool{}, budgets: map[string][]*policyv1.PodDisruptionBudget{},
-		surges: map[types.NamespacedName]surge.Observation{},
+		surges: map[types.NamespacedName]surge.Observation{}, unscheduled: map[string][]corev1.Pod{},
 	}
 }
 
@@ -230,8 +232,33 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 	if o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name]); err != nil {
 		return o, err
 	}
-	o.Receivers, err = w.receiversFor(ctx, o)
+	if o.Receivers, err = w.receiversFor(ctx, o); err != nil || o.Budgets == nil {
+		return o, err
+	}
+	o.Unscheduled, err = w.readUnscheduled(ctx, forecast.WaitingNamespaces(o))
 	return o, err
+}
+
+// readUnscheduled reads the Pods of Namespaces that have no Node, by a field selector.
+func (w *Workload) readUnscheduled(ctx context.Context, namespaces []string) ([]corev1.Pod, error) {
+	missing := slices.DeleteFunc(slices.Clone(namespaces), func(namespace string) bool { _, known := w.unscheduled[namespace]; return known })
+	if err := each(ctx, missing, func(ctx context.Context, namespace string) error {
+		list := &corev1.PodList{}
+		read, err := w.tolerate(w.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{"spec.nodeName": ""}, client.Limit(pageSize)), "list", "pods")
+		if read {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.unscheduled[namespace] = list.Items
+		}
+		return errors.Wrapf(err, "listing the Pods of Namespace %s of %s that have no Node", namespace, w.Name)
+	}); err != nil {
+		return nil, err
+	}
+	var pods []corev1.Pod
+	for _, namespace := range namespaces {
+		pods = append(pods, w.unscheduled[namespace]...)
+	}
+	return pods, nil
 }
 
 // drainsBeside returns the other NodeMaintenances in stage Drain that share Nodes with this one, directly or through others.

@@ -78,10 +78,8 @@ type Problem struct {
 
 // problemOfObstacle returns the problem that an obstacle is.
 func problemOfObstacle(o forecast.Obstacle) Problem {
-	p := problemOf(o.Reason, o.Message)
-	if p.Pods, p.Budget = o.Pods, o.Budget; o.NeverAllows {
-		p.Fix = advice.OfBudget(o.NoSurge)
-	}
+	p := Problem{Reason: o.Reason, Message: o.Message, Pods: o.Pods, Budget: o.Budget}
+	p.Fix, p.Guide = advice.OfObstacle(o)
 	return p
 }
 
@@ -296,7 +294,8 @@ func notesOf(all []forecast.Pod, about func(*forecast.Pod) (prefix, message stri
 	return notes
 }
 
-// refusedSurge says why a Pod is evicted without the requested surge. What blocks the drain says it for a Pod whose eviction would be refused.
+// refusedSurge says why a Pod is evicted without the requested surge. What blocks the drain says it for a Pod whose eviction would be
+// refused.
 func refusedSurge(p *forecast.Pod) (prefix, message string) {
 	if p.Surge == nil || p.Surge.Refusal == "" || p.Waiting != nil {
 		return "", ""
