@@ -58,6 +58,7 @@ func TestFindSuspended(t *testing.T) {
 			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 			g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
 			e := &v1alpha1.Evacuation{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now)},
 				Spec:       v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet}}},
