@@ -63,11 +63,12 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 
 // isAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
 func isAnswer(err error) bool {
+	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
+	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
 		return false
 	default:
-		return true
+		return errors.As(err, &answer) && !workload.IsUnanswered(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -83,12 +84,13 @@ func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
 }
 
-// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, or the answer took too long. An answer
-// that cannot be decoded is one.
+// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, the answer took too long, or something else
+// answered. An answer that cannot be decoded is one, and so is a refusal without a reason, such as that of most admission webhooks.
 func IsUnanswered(err error) bool {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
-		return answer.Status().Reason == metav1.StatusReasonUnknown
+		status := answer.Status()
+		return status.Reason == metav1.StatusReasonUnknown && (status.Code < http.StatusBadRequest || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse))
 	}
 	var transport net.Error
 	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

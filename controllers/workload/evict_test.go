@@ -47,6 +47,9 @@ func TestIsUnanswered(t *testing.T) {
 		"a request that took too long":              {&url.Error{Op: "Get", URL: "https://workload", Err: context.DeadlineExceeded}, true},
 		"a connection that ends within the answer":  {io.ErrUnexpectedEOF, true},
 		"a server that does not speak the protocol": {apierrors.NewGenericServerResponse(http.StatusMovedPermanently, http.MethodGet, schema.GroupResource{}, "", "moved", 0, true), true},
+		"an admission webhook that gives no reason": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusBadRequest, Message: `admission webhook "w" denied the request: no`,
+		}}, false},
 		"a refusal":                             {apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("no rule allows it")), false},
 		"E53: an object that is set aside":      {&setaside.Error{Kind: "NodeMaintenance", Err: errors.New("a number is too large")}, false},
 		"E53: an object that cannot be decoded": {json.Unmarshal([]byte(`{"metadata":1}`), &metav1.PartialObjectMetadata{}), false},
