@@ -37,7 +37,12 @@ func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alp
 		}
 		return ""
 	}
-	if policy == nil || cluster == nil || !cluster.DeletionTimestamp.IsZero() {
+	switch {
+	case cluster == nil || !cluster.DeletionTimestamp.IsZero():
+		return ""
+	case policy == nil && UpdateContinues(m):
+		return v1alpha1.StageCordon
+	case policy == nil:
 		return ""
 	}
 	requested, problem := RequestedStage(m, policy)
@@ -46,6 +51,8 @@ func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alp
 		return ""
 	case requested != "":
 		return requested
+	case UpdateContinues(m):
+		return v1alpha1.StageCordon
 	default:
 		return outdated
 	}

@@ -142,6 +142,9 @@ func TestWantedStage(t *testing.T) {
 			m.DeletionTimestamp, m.Annotations = new(metav1.Now()), map[string]string{annotation: ""}
 		}
 	}
+	allowed := func(m *clusterv1.Machine) {
+		m.UID, m.Annotations = "m", map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: "2026-01-01T00:00:00Z/m"}
+	}
 	running := func(*clusterv1.Machine) {}
 	drained := v1alpha1.MachineDrainPolicySpec{InPlaceUpdates: v1alpha1.InPlaceUpdatesDrain}
 	deletedCluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(metav1.Now())}}
@@ -163,6 +166,9 @@ func TestWantedStage(t *testing.T) {
 		{"R58: not for an invalid stage", annotated(v1alpha1.MachineStageAnnotation, "drain"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
 		{"R58: during an in-place update", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &drained, "", v1alpha1.StageDrain},
 		{"R63: not during an in-place update that the policy ignores", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", ""},
+		{"M84: during one that was allowed, also after the policy was deleted", allowed, &clusterv1.Cluster{}, nil, "", v1alpha1.StageCordon},
+		{"M84: during one that was allowed, also if the policy ignores updates by now", allowed, &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", v1alpha1.StageCordon},
+		{"R58: not during one that was allowed, without the Cluster", allowed, nil, nil, "", ""},
 		{"R58: while a rollout is going to replace the Machine", running, &clusterv1.Cluster{}, &drained, v1alpha1.StageIdle, v1alpha1.StageIdle},
 		{"R63: not after the rollout was rolled back", running, &clusterv1.Cluster{}, &drained, "", ""},
 	} {
