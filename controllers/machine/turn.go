@@ -93,9 +93,9 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 
 // hasTurn reports whether a Machine whose step before the turn waits or fails has a turn all the same: those of other Machines are observed, and
 // their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
+// Without a policy, which may be missing for a moment only, all would have turns at once: blindTurn decides then.
 func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client) bool {
-	isPolicyKnown := s.policy != nil || s.unselected
-	if remote == nil || s.Turn != nil || !isPolicyKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
+	if remote == nil || s.Turn != nil || s.policy == nil || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
 		return false
 	}
 	observed := *s

@@ -309,14 +309,16 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		timeout int32
 		state   clustercache.HealthCheckingState
 		policy  bool // can be read
+		missing bool // it was deleted
 		granted bool
 	}{
-		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
-		"M39: gets one when its drain timeout has passed since the last drain began":                           {limit: 1, timeout: 20, state: answers, policy: true, granted: true},
-		"M26: gets none while the limit is reached":                                                            {limit: 1, timeout: 60, state: answers, policy: true},
-		"M39: gets none without a drain timeout, because nothing would end it":                                 {limit: 2, state: answers, policy: true},
-		"M93: gets none while the workload cluster does not answer":                                            {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
-		"M26: gets none while it is not known whether a policy limits drains":                                  {limit: 2, timeout: 60, state: answers},
+		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
+		"M39: gets one when its drain timeout has passed since the last drain began":                            {limit: 1, timeout: 20, state: answers, policy: true, granted: true},
+		"M26: gets none while the limit is reached":                                                             {limit: 1, timeout: 60, state: answers, policy: true},
+		"M39: gets none without a drain timeout, because nothing would end it":                                  {limit: 2, state: answers, policy: true},
+		"M93: gets none while the workload cluster does not answer":                                             {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
+		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
+		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -325,6 +327,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			mapper := meta.NewDefaultRESTMapper(nil)
 			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
 			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			if tc.missing {
+				policy.Namespace = "other"
+			}
 			objects, remote := []client.Object{provisionedCluster(), policy}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
 			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine(), deletedMachine()}
 			for i, name := range []string{"waits", "drains", "younger"} {
