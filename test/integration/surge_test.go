@@ -457,6 +457,7 @@ func (s *scene) beginUnschedulable() {
 	d.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
 	s.runSurging(d)
 	s.create(s.workload.Client, budget("full-up", 0), surging("full-up", v1alpha1.SurgeIfSingleReplica, "full-1"))
+	s.expectReplicas("full-up", 2)
 }
 
 func (s *scene) endUnschedulable() {
