@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -30,10 +29,9 @@ const (
 	roles    = "ClusterRole"
 )
 
-// TestBundleRestored deletes and changes what the manager installs in a workload cluster.
-func TestBundleRestored(t *testing.T) {
-	parallel(t, 130*time.Second)
-	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+// testBundleRestored is the part of TestRollouts that deletes and changes what the manager installs in a workload cluster. It leaves no Machine.
+func (s *scene) testBundleRestored() {
+	t, all := s.T, s
 	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "refused", "spare")
 	tenant := all.newTenant()
 
@@ -153,6 +151,8 @@ func TestBundleRestored(t *testing.T) {
 		s.Expect(s.workload.Client.Patch(s.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 		s.expectGone("terminating")
 	})
+	all.deleteMachine("spare")
+	all.expectGone("spare")
 }
 
 // requestBundleDeletion deletes the objects of the bundle that are of these kinds, and returns them.

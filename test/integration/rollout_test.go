@@ -23,10 +23,11 @@ import (
 )
 
 // TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth one.
-// Each part starts in the state in which the previous part ended.
+// Each part starts in the state in which the previous part ended. The first part deletes what the manager installs in the workload cluster.
 func TestRollouts(t *testing.T) {
-	parallel(t, 100*time.Second)
+	parallel(t, 200*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
+	all.testBundleRestored()
 	all.withMachineDeployment("red", 3)
 	all.create(all.fleet.Client, &infrav1.KwokMachineTemplate{ObjectMeta: metaNamed("red-v2", "")})
 	all.create(all.workload.Client, budget("web", 0), deployment("web", 9))
