@@ -128,9 +128,9 @@ func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 // first half of the drain, in which the drain order decides, and not before the limits are observed. If the drain deletes the remaining
 // Pods, it is not later than the deletion.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
-	earliest := d.Start.Add(d.Ends.Sub(d.Start) / 2)
+	earliest := d.half()
 	if d.Deletes {
-		earliest = d.deletesFrom()
+		earliest = d.deletesFrom(gracePeriod)
 	}
 	return latest(d.Ends.Add(-gracePeriod-evacuation.EvictionMargin), earliest, d.Observed)
 }
@@ -138,22 +138,32 @@ func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 // DeleteAt returns the time at which a remaining Pod is deleted: early enough for its grace period, but not before its eviction was refused
 // or attempted for evictionTime, and not before the limits are observed. e is its Evacuation, nil if it has none.
 func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.Time {
-	earliest := d.deletesFrom()
-	if e != nil && e.Status.FailedEvictionTime != nil && !e.Status.FailedEvictionTime.Time.Before(d.Began) && e.Status.FailedEvictionTime.Time.Before(earliest) {
+	earliest := d.deletesFrom(gracePeriod)
+	if !d.isTooShort(gracePeriod) && e != nil && e.Status.FailedEvictionTime != nil && !e.Status.FailedEvictionTime.Time.Before(d.Began) && e.Status.FailedEvictionTime.Time.Before(earliest) {
 		earliest = e.Status.FailedEvictionTime.Time
 	}
 	return latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest, d.Observed)
 }
 
-// deletesFrom returns the time from which the drain deletes Pods whose eviction was not refused.
-func (d Drain) deletesFrom() time.Time {
-	return d.Began.Add(max(0, min(evictionTime, d.Ends.Sub(d.Began)/2)))
+// deletesFrom returns the time from which the drain deletes Pods with a grace period whose eviction was not refused.
+func (d Drain) deletesFrom(gracePeriod time.Duration) time.Time {
+	from := d.Began.Add(max(0, min(evictionTime, d.Ends.Sub(d.Began)/2)))
+	if d.isTooShort(gracePeriod) {
+		return latest(from, d.half())
+	}
+	return from
 }
+
+// isTooShort reports whether the timeout is shorter than a grace period. Such a Pod cannot have its grace period, so it is not deleted in the first half of
+// the drain, in which it may be evicted.
+func (d Drain) isTooShort(gracePeriod time.Duration) bool { return gracePeriod > d.Ends.Sub(d.Start) }
+
+func (d Drain) half() time.Time { return d.Start.Add(d.Ends.Sub(d.Start) / 2) }
 
 // Shortage says that the drain deletes a Pod, but too late for its grace period, and what to do about it. It is empty if the Pod is given
 // its whole grace period, or if the drain deletes no Pods.
 func (d Drain) Shortage(gracePeriod time.Duration) string {
-	if at := latest(d.Ends.Add(-gracePeriod-DeletionMargin), d.deletesFrom()); !d.Deletes || !at.Add(gracePeriod).After(d.Ends) {
+	if at := latest(d.Ends.Add(-gracePeriod-DeletionMargin), d.deletesFrom(gracePeriod)); !d.Deletes || !at.Add(gracePeriod).After(d.Ends) {
 		return ""
 	}
 	return fmt.Sprintf("Its grace period of %s does not fit into the drain timeout of %s, before which onTimeout: Delete deletes it: set a timeout of at least %s",

@@ -213,13 +213,15 @@ func TestDeleteAt(t *testing.T) {
 		{"M13: deletes a Pod early enough for its grace period", 10 * time.Minute, 30 * time.Second, 0, never, 9*time.Minute + 25*time.Second, false},
 		{"M13: deletes a Pod with a long grace period earlier", 10 * time.Minute, 4 * time.Minute, 0, never, 5*time.Minute + 55*time.Second, false},
 		{"M13: deletes a Pod in the first half of the timeout if its grace period requires it", 2 * time.Minute, 90 * time.Second, 0, never, 25 * time.Second, false},
-		{"M13: deletes no Pod in the first 10 s", 10 * time.Minute, time.Hour, 0, never, 10 * time.Second, true},
+		{"M13: deletes no Pod in the first 10 s", 10 * time.Minute, 10 * time.Minute, 0, never, 10 * time.Second, true},
+		{"M13: deletes no Pod in the first half whose grace period is longer than the timeout", 30 * time.Minute, time.Hour, 0, never, 15 * time.Minute, true},
 		{"M13: a Pod that is deleted after 10 s has its grace period", 100 * time.Second, 90 * time.Second, 0, never, 10 * time.Second, false},
 		{"M13: warns if less than the grace period is left after 10 s", 99 * time.Second, 90 * time.Second, 0, never, 10 * time.Second, true},
 		{"M13: deletes no Pod in the first half of a short timeout", 8 * time.Second, 30 * time.Second, 0, never, 4 * time.Second, true},
 		{"M13: deletes a Pod earlier whose eviction was refused", 100 * time.Second, 90 * time.Second, 0, 2 * time.Second, 5 * time.Second, false},
-		{"M13: deletes a Pod at once whose eviction was refused and whose grace period is longer than the timeout", time.Minute, 90 * time.Second, 0, 2 * time.Second, 2 * time.Second, true},
-		{"M13: a later refusal changes nothing", time.Minute, 90 * time.Second, 0, 20 * time.Second, 10 * time.Second, true},
+		{"M13: deletes a Pod at once whose eviction was refused and whose grace period does not fit", time.Minute, time.Minute, 0, 2 * time.Second, 2 * time.Second, true},
+		{"M13: not if its grace period is longer than the timeout: it may be evicted in the first half", 30 * time.Minute, time.Hour, 0, 2 * time.Second, 15 * time.Minute, true},
+		{"M13: a later refusal changes nothing", time.Minute, time.Minute, 0, 20 * time.Second, 10 * time.Second, true},
 		{"M97: attempts evictions for 10 s after a NodeMaintenance was recreated", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, never, 250 * time.Second, true},
 		{"M97: a refusal from before the NodeMaintenance was recreated does not count", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, time.Minute, 250 * time.Second, true},
 		{"M97: attempts evictions in half of what is left of the timeout", 10 * time.Minute, time.Minute, 590 * time.Second, never, 595 * time.Second, true},
@@ -236,7 +238,8 @@ func TestDeleteAt(t *testing.T) {
 			if tc.refused == never {
 				g.Expect(drain.DeleteAt(tc.gracePeriod, nil).Sub(start)).To(Equal(tc.want))
 			}
-			g.Expect(drain.Shortage(tc.gracePeriod) != "").To(Equal(tc.short), "warns")
+			isShort := drain.Shortage(tc.gracePeriod) != ""
+			g.Expect(isShort).To(Equal(tc.short), "warns")
 			drain.Deletes = false
 			g.Expect(drain.Shortage(tc.gracePeriod)).To(BeEmpty(), "it deletes no Pods")
 		})
@@ -335,14 +338,17 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestDeletedInTime: a Pod is deleted early enough for its grace period, but not in the first 10 s or, of a short timeout, in the first
-// half.
+// TestDeletedInTime: a Pod is deleted early enough for its grace period, but not in the first 10 s or, of a timeout that is short or shorter than the
+// grace period, in the first half.
 func TestDeletedInTime(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
 		at, from := drain.DeleteAt(gracePeriod, nil), drain.Began
 		if remaining := drain.Ends.Sub(drain.Began); remaining > 0 {
 			from = from.Add(min(10*time.Second, remaining/2))
+		}
+		if half := start.Add(timeout / 2); gracePeriod > timeout && from.Before(half) {
+			from = half
 		}
 		fits := !from.Add(gracePeriod).After(drain.Ends)
 		if at.Before(from) || at.After(from) && drain.Ends.Sub(at) < gracePeriod || drain.Deletes && (drain.Shortage(gracePeriod) == "") != fits {
