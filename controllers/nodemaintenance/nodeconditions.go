@@ -29,10 +29,16 @@ func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, 
 	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
 		err = r.setNodeConditions(ctx, s, *s.before)
 	}
-	if message := s.refusals.message(); message != "" && !hasMessage(s.before, message) { // report has run
+	if message := s.refusals.message(); message != "" && !hasMessage(s.before, message) && !r.hasFailedWith(s) { // report has run
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
 	}
 	return err == nil, err
+}
+
+// hasFailedWith reports whether the reconciliation before this one has ended with the same refusal.
+func (r *Reconciler) hasFailedWith(s *scope) bool {
+	last, refused := r.Clusters.Failures.Get(s.request).Err, s.refusals.first()
+	return last != nil && refused != nil && last.Error() == refused.Error()
 }
 
 // hasMessage reports whether the condition RestoreFailed has this message.
