@@ -54,12 +54,12 @@ type state struct {
 	reports         *backoffs // of status patches, after those that failed
 	reactions       *reactions
 	pauses          *pauses
-	signals         *signalling
+	signals         *signaling
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), signals: newSignalling(), reportedReasons: map[string]bool{}}
+	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), signals: newSignaling(), reportedReasons: map[string]bool{}}
 }
 
 // SetupWithManager adds the evictor to the manager.
@@ -219,8 +219,8 @@ func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconc
 		return reconcile.Result{}
 	}
 	until := s.backoffs.last()
-	if signalled := s.signals.last(); until.Before(signalled) {
-		until = signalled
+	if signaled := s.signals.last(); until.Before(signaled) {
+		until = signaled
 	}
 	if now.Before(until) {
 		return reconcile.Result{RequeueAfter: until.Sub(now)}

@@ -31,8 +31,8 @@ const (
 	maxConfigurations = 500
 )
 
-// signalling is what the evictor keeps of the signals in one workload cluster, see package signals.
-type signalling struct {
+// signaling is what the evictor keeps of the signals in one workload cluster, see package signals.
+type signaling struct {
 	mu   sync.Mutex
 	sent map[types.UID]signals.Sent
 	// reasons are those of the budgets, of Pods whose signals are in flight.
@@ -45,24 +45,24 @@ type signalling struct {
 	isReading bool      // a read that a pass has started
 }
 
-func newSignalling() *signalling {
-	return &signalling{sent: map[types.UID]signals.Sent{}, reasons: map[types.UID]string{}}
+func newSignaling() *signaling {
+	return &signaling{sent: map[types.UID]signals.Sent{}, reasons: map[types.UID]string{}}
 }
 
 // all returns the last signals.
-func (s *signalling) all() map[types.UID]signals.Sent {
+func (s *signaling) all() map[types.UID]signals.Sent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.sent)
 }
 
-func (s *signalling) begin(pod signals.Pod, reason string, now time.Time) {
+func (s *signaling) begin(pod signals.Pod, reason string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent[pod.UID], s.reasons[pod.UID] = signals.Sent{At: now, Budget: pod.Budget, InFlight: true}, reason
 }
 
-func (s *signalling) end(pod types.UID) {
+func (s *signaling) end(pod types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.sent[pod]
@@ -72,14 +72,14 @@ func (s *signalling) end(pod types.UID) {
 }
 
 // reason returns why the budget of a Pod whose signal is in flight refuses its eviction, "" if none is in flight.
-func (s *signalling) reason(pod types.UID) string {
+func (s *signaling) reason(pod types.UID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reasons[pod]
 }
 
 // prune deletes the records of the Pods that are not live and would get a signal if they were.
-func (s *signalling) prune(live map[types.UID]bool, now time.Time) {
+func (s *signaling) prune(live map[types.UID]bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.sent, func(pod types.UID, last signals.Sent) bool {
@@ -88,7 +88,7 @@ func (s *signalling) prune(live map[types.UID]bool, now time.Time) {
 }
 
 // last returns when no record has an effect any more, or zero.
-func (s *signalling) last() time.Time {
+func (s *signaling) last() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var last time.Time
@@ -101,20 +101,20 @@ func (s *signalling) last() time.Time {
 }
 
 // read returns the receivers. known is false, and there are none, if they were not read, or could not be read.
-func (s *signalling) read() (receivers signals.Receivers, known bool, at time.Time) {
+func (s *signaling) read() (receivers signals.Receivers, known bool, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.receivers, s.known, s.readAt
 }
 
-func (s *signalling) setRead(receivers signals.Receivers, known bool, at time.Time) {
+func (s *signaling) setRead(receivers signals.Receivers, known bool, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.receivers, s.known, s.readAt = receivers, known, at
 }
 
 // startRead reports whether a pass has to read the receivers. If it returns true, the caller must call endRead.
-func (s *signalling) startRead(now time.Time) bool {
+func (s *signaling) startRead(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isReading || !s.readAt.IsZero() && now.Sub(s.readAt) < receiversInterval {
@@ -126,7 +126,7 @@ func (s *signalling) startRead(now time.Time) bool {
 
 // readAgainAt returns when a pass has to read the receivers again, zero while they are read: the end of the read enqueues the workload
 // cluster.
-func (s *signalling) readAgainAt() time.Time {
+func (s *signaling) readAgainAt() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isReading {
@@ -135,7 +135,7 @@ func (s *signalling) readAgainAt() time.Time {
 	return s.readAt.Add(receiversInterval)
 }
 
-func (s *signalling) endRead() {
+func (s *signaling) endRead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.isReading = false
@@ -261,7 +261,7 @@ func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to signal the eviction of the Pod")
 	default:
 		evictions.WithLabelValues(resultSignal).Inc()
-		ctrl.LoggerFrom(ctx).V(2).Info("Signalled the eviction of the Pod to admission webhooks", "reason", why.reason, "message", why.message)
+		ctrl.LoggerFrom(ctx).V(2).Info("Signaled the eviction of the Pod to admission webhooks", "reason", why.reason, "message", why.message)
 	}
 }
 

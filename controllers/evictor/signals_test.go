@@ -25,8 +25,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 )
 
-// signalled is a Pod whose budget refuses its eviction, in a workload cluster with a webhook that receives eviction requests.
-type signalled struct {
+// signaled is a Pod whose budget refuses its eviction, in a workload cluster with a webhook that receives eviction requests.
+type signaled struct {
 	pod         *corev1.Pod
 	pdb         *policyv1.PodDisruptionBudget // as observed; the API server has the same unless live is set
 	live        *policyv1.PodDisruptionBudget
@@ -35,28 +35,28 @@ type signalled struct {
 	maintenance *v1alpha1.NodeMaintenance
 	webhook     *admissionregistrationv1.ValidatingWebhookConfiguration
 	unreadable  string // "webhooks" or "budgets"
-	observation signalledObservation
+	observation signaledObservation
 	suspended   bool
 }
 
-type signalledObservation struct {
+type signaledObservation struct {
 	onePod
 	unknownNamespace bool
 }
 
-func (o signalledObservation) NamespaceLabels(string) (map[string]string, bool) {
+func (o signaledObservation) NamespaceLabels(string) (map[string]string, bool) {
 	return nil, !o.unknownNamespace
 }
 
-func newSignalled() *signalled {
+func newSignaled() *signaled {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "db"}, Spec: corev1.PodSpec{NodeName: "one"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
-	return &signalled{
-		pod: pod, maintenance: m, evacuation: evacuation.New(pod, nil, 0), observation: signalledObservation{onePod: onePod{pod: pod}},
+	return &signaled{
+		pod: pod, maintenance: m, evacuation: evacuation.New(pod, nil, 0), observation: signaledObservation{onePod: onePod{pod: pod}},
 		pdb: &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "budget"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 			Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1},
@@ -72,7 +72,7 @@ func newSignalled() *signalled {
 }
 
 // pass returns a pass over the Pod, and how often webhook configurations were listed.
-func (s *signalled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.Index, lists func() int) {
+func (s *signaled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.Index, lists func() int) {
 	t.Helper()
 	objects := []client.Object{s.evacuation, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}
 	if s.maintenance != nil {
@@ -112,39 +112,39 @@ func (s *signalled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.I
 
 func TestMaySignal(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	changed := func(s *signalled, change func(*policyv1.PodDisruptionBudget)) {
+	changed := func(s *signaled, change func(*policyv1.PodDisruptionBudget)) {
 		s.live = s.pdb.DeepCopy()
 		change(s.live)
 	}
 	for _, tc := range []struct {
 		name   string
-		change func(*signalled)
+		change func(*signaled)
 		may    bool
 	}{
-		{"signals if the budget refuses", func(*signalled) {}, true},
-		{"does not signal without a webhook", func(s *signalled) { s.webhook = nil }, false},
-		{"does not signal for a webhook of another Namespace", func(s *signalled) {
+		{"signals if the budget refuses", func(*signaled) {}, true},
+		{"does not signal without a webhook", func(s *signaled) { s.webhook = nil }, false},
+		{"does not signal for a webhook of another Namespace", func(s *signaled) {
 			s.webhook.Webhooks[0].NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
 		}, false},
-		{"does not signal if the webhooks cannot be read", func(s *signalled) { s.unreadable = "webhooks" }, false},
-		{"does not signal if the labels of the Namespace are not known", func(s *signalled) { s.observation.unknownNamespace = true }, false},
-		{"does not signal if the budget does not exist any more", func(s *signalled) { s.deleted = true }, false},
-		{"does not signal if the budget was recreated", func(s *signalled) { changed(s, func(pdb *policyv1.PodDisruptionBudget) { pdb.UID = "recreated" }) }, false},
-		{"does not signal if the budget allows a disruption now", func(s *signalled) {
+		{"does not signal if the webhooks cannot be read", func(s *signaled) { s.unreadable = "webhooks" }, false},
+		{"does not signal if the labels of the Namespace are not known", func(s *signaled) { s.observation.unknownNamespace = true }, false},
+		{"does not signal if the budget does not exist any more", func(s *signaled) { s.deleted = true }, false},
+		{"does not signal if the budget was recreated", func(s *signaled) { changed(s, func(pdb *policyv1.PodDisruptionBudget) { pdb.UID = "recreated" }) }, false},
+		{"does not signal if the budget allows a disruption now", func(s *signaled) {
 			changed(s, func(pdb *policyv1.PodDisruptionBudget) { pdb.Status.DisruptionsAllowed = 1 })
 		}, false},
-		{"does not signal if the budget does not select the Pod any more", func(s *signalled) {
+		{"does not signal if the budget does not select the Pod any more", func(s *signaled) {
 			changed(s, func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = nil })
 		}, false},
-		{"does not signal if the budget cannot be read", func(s *signalled) { s.unreadable = "budgets" }, false},
-		{"does not signal a moment after the Pod has lost a budget", func(s *signalled) {
+		{"does not signal if the budget cannot be read", func(s *signaled) { s.unreadable = "budgets" }, false},
+		{"does not signal a moment after the Pod has lost a budget", func(s *signaled) {
 			s.observation.loss = &budgets.Loss{Budget: "default/other", At: now.Add(-time.Second)}
 		}, false},
-		{"does not signal if the NodeMaintenance does not exist any more", func(s *signalled) { s.maintenance = nil }, false},
-		{"does not signal while the drain is suspended", func(s *signalled) { s.suspended = true }, false},
+		{"does not signal if the NodeMaintenance does not exist any more", func(s *signaled) { s.maintenance = nil }, false},
+		{"does not signal while the drain is suspended", func(s *signaled) { s.suspended = true }, false},
 	} {
 		t.Run("E74: "+tc.name, func(t *testing.T) {
-			g, s := NewWithT(t), newSignalled()
+			g, s := NewWithT(t), newSignaled()
 			tc.change(s)
 			p, index, _ := s.pass(t, now)
 			v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}
@@ -157,15 +157,15 @@ func TestStartSignals(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tc := range []struct {
 		name   string
-		change func(*signalled)
+		change func(*signaled)
 		lists  int // of webhook configurations
 	}{
-		{"reads the webhooks once in 30 s", func(s *signalled) { s.webhook = nil }, 2},
-		{"reads the webhooks once in 30 s if they cannot be read", func(s *signalled) { s.unreadable = "webhooks" }, 1},
-		{"reads no webhooks while a budget allows a disruption", func(s *signalled) { s.pdb.Status.DisruptionsAllowed = 1 }, 0},
+		{"reads the webhooks once in 30 s", func(s *signaled) { s.webhook = nil }, 2},
+		{"reads the webhooks once in 30 s if they cannot be read", func(s *signaled) { s.unreadable = "webhooks" }, 1},
+		{"reads no webhooks while a budget allows a disruption", func(s *signaled) { s.pdb.Status.DisruptionsAllowed = 1 }, 0},
 	} {
 		t.Run("E73: "+tc.name, func(t *testing.T) {
-			g, s := NewWithT(t), newSignalled()
+			g, s := NewWithT(t), newSignaled()
 			tc.change(s)
 			p, index, lists := s.pass(t, now)
 			read := make(chan types.NamespacedName, 10)
@@ -188,7 +188,7 @@ func TestStartSignals(t *testing.T) {
 func TestReadThatHangs(t *testing.T) {
 	t.Run("E73: no pass waits for webhooks that are being read, nor is one repeated until they are", func(t *testing.T) {
 		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-		g, s := NewWithT(t), newSignalled()
+		g, s := NewWithT(t), newSignaled()
 		p, index, _ := s.pass(t, now)
 		answer, read := make(chan struct{}), make(chan types.NamespacedName, 10)
 		p.live = interceptor.NewClient(p.live.(client.WithWatch), interceptor.Funcs{
@@ -212,10 +212,10 @@ func TestReadThatHangs(t *testing.T) {
 	})
 }
 
-func TestSignalling(t *testing.T) {
+func TestSignaling(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	t.Run("E74: keeps the records of Pods that wait, and of others until they have no effect", func(t *testing.T) {
-		g, s := NewWithT(t), newSignalling()
+		g, s := NewWithT(t), newSignaling()
 		for _, uid := range []types.UID{"waits", "gone", "in flight"} {
 			s.begin(signals.Pod{UID: uid, Budget: "default/db"}, "BudgetExhausted", now)
 		}
@@ -231,7 +231,7 @@ func TestSignalling(t *testing.T) {
 		g.Expect(s.all()).To(And(HaveLen(2), HaveKey(types.UID("waits")), HaveKey(types.UID("in flight"))))
 	})
 	t.Run("E75: a Pod whose signal is in flight stays in the metric of blocked Pods", func(t *testing.T) {
-		g, s := NewWithT(t), newSignalled()
+		g, s := NewWithT(t), newSignaled()
 		p, _, _ := s.pass(t, now)
 		g.Expect(p.state.inFlight.begin(budgets.PodOf(s.pod), now)).To(BeTrue())
 		p.state.signals.begin(signals.Pod{UID: s.pod.UID}, "BudgetExhausted", now)
@@ -240,7 +240,7 @@ func TestSignalling(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(p.blocked).To(HaveKeyWithValue("BudgetExhausted", 1))
 	})
-	t.Run("E74: a state is kept until a Pod may be signalled again", func(t *testing.T) {
+	t.Run("E74: a state is kept until a Pod may be signaled again", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster := types.NamespacedName{Namespace: "ns", Name: "c1"}
 		v := &Evictor{states: map[types.NamespacedName]*state{}}

@@ -166,8 +166,8 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
-// connectionRefused is the error of a request that no API server answers.
-var connectionRefused error = &url.Error{Op: "Get", URL: "https://workload", Err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
+// errConnectionRefused is the error of a request that no API server answers.
+var errConnectionRefused error = &url.Error{Op: "Get", URL: "https://workload", Err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 
 func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
 	g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()
@@ -195,7 +195,7 @@ func TestConfirmationThatFails(t *testing.T) {
 		answer error
 		reason string
 	}{
-		"a list of its Pods that gets no response": {connectionRefused, v1alpha1.ReasonWaitingForWorkloadCluster},
+		"a list of its Pods that gets no response": {errConnectionRefused, v1alpha1.ReasonWaitingForWorkloadCluster},
 		"a list of its Pods that is refused":       {refused, v1alpha1.ReasonReconcileFailed},
 		"a list of its Pods that is not readable":  {errors.New("unexpected end of JSON input"), v1alpha1.ReasonReconcileFailed},
 	} {
@@ -259,8 +259,8 @@ func TestVolumesThatAreNotInTheCache(t *testing.T) {
 		"M19: does not wait if the API server reports no volume, either":                {cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed},
 		"M14: does not wait for the volumes of a Node that is unreachable":              {cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed},
 		"M109: waits until another Node of the same name is observed":                   {cached: node(corev1.ConditionTrue), stored: again, want: wait},
-		"M57: holds the Machine if the Node cannot be read, also beyond the timeout":    {cached: node(corev1.ConditionTrue), answer: connectionRefused, want: wait},
-		"M39: releases it then if the drain has timed out":                              {cached: node(corev1.ConditionUnknown), answer: connectionRefused, timedOut: true, want: release},
+		"M57: holds the Machine if the Node cannot be read, also beyond the timeout":    {cached: node(corev1.ConditionTrue), answer: errConnectionRefused, want: wait},
+		"M39: releases it then if the drain has timed out":                              {cached: node(corev1.ConditionUnknown), answer: errConnectionRefused, timedOut: true, want: release},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()

@@ -150,17 +150,20 @@ func TestInvalidRule(t *testing.T) {
 				r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, node.Name, nil)
 			}
 			result := request()
-			g.Expect(result.action == wait).To(Equal(tc.waits))
+			waits := result.action == wait
+			g.Expect(waits).To(Equal(tc.waits))
 			if tc.waits {
 				g.Expect(result.reason).To(Equal(v1alpha1.ReasonInvalidDrainRule))
 			} else {
 				result, err := r.awaitDrained(t.Context(), s)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(result.action == proceed).To(Equal(tc.complete))
+				complete := result.action == proceed
+				g.Expect(complete).To(Equal(tc.complete))
 				g.Expect(s.drainOver).To(Equal(tc.complete))
 			}
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
-			g.Expect(stored.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride).To(Equal(tc.edited))
+			edited := stored.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride
+			g.Expect(edited).To(Equal(tc.edited))
 			g.Expect(stored.Spec.DrainRules).To(Equal(kept))
 			if !tc.complete {
 				return

@@ -109,7 +109,8 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
-			g.Expect(m.Spec.Stage == v1alpha1.StageComplete).To(Equal(tc.ended))
+			ended := m.Spec.Stage == v1alpha1.StageComplete
+			g.Expect(ended).To(Equal(tc.ended))
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			_, isAllowed := machine.Annotations[v1alpha1.UpdateAllowedAnnotation]
 			g.Expect(isAllowed).NotTo(Equal(tc.ended))

@@ -357,7 +357,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			}).Build()
 			r := withoutConnection(t, now, management, tc.state)
 			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{}, r.Clock)
-			r.APIReader = interceptor.NewClient(management.(client.WithWatch), interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 				return errors.New("the conversion webhook of the infrastructure provider does not answer")
 			}})
 			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
@@ -421,7 +421,8 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote, now: now})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(turn.Now()).To(Equal(tc.passes), "%+v", turn)
-			g.Expect(turn.Blocked != "").NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
+			isNamed := turn.Blocked != ""
+			g.Expect(isNamed).NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
 		})
 	}
 }

@@ -116,11 +116,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 // recordEvents writes events about what the previous status did not report.
 func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 	before, m := s.before, s.maintenance
-	if s.drain != nil {
-		for _, message := range progress.FastForwards(before.Status.NodeStatuses, m.Status.NodeStatuses, s.drain.decision.Nodes) {
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventFastForwarded, message)
-		}
-	}
+	r.recordFastForwards(s)
 	for _, condition := range m.Status.Conditions {
 		was := ptr.Deref(meta.FindStatusCondition(before.Status.Conditions, condition.Type), metav1.Condition{})
 		isTrue := condition.Status == metav1.ConditionTrue
@@ -138,6 +134,16 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 		case condition.Type == v1alpha1.NodeMaintenanceSelectionPlausible && !isTrue && was.Reason != condition.Reason:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, condition.Reason, condition.Message)
 		}
+	}
+}
+
+// recordFastForwards writes events about Pods that are drained before Pods of earlier rows.
+func (r *Reconciler) recordFastForwards(s *scope) {
+	if s.drain == nil {
+		return
+	}
+	for _, message := range progress.FastForwards(s.before.Status.NodeStatuses, s.maintenance.Status.NodeStatuses, s.drain.decision.Nodes) {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeNormal, eventFastForwarded, message)
 	}
 }
 

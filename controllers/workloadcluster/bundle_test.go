@@ -111,7 +111,8 @@ func TestDisconnectsUnmanaged(t *testing.T) {
 			r.Clusters.SetUnserved(key, "not served")
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(r.Clusters.Unserved(key) == "").To(Equal(tc.disconnected))
+			isDisconnected := r.Clusters.Unserved(key) == ""
+			g.Expect(isDisconnected).To(Equal(tc.disconnected))
 			g.Expect(r.lastCheck(key).at.IsZero()).To(Equal(tc.disconnected))
 		})
 	}

@@ -8,7 +8,7 @@ func (i *Index) Refuses(pod Pod) bool {
 	if decision.wait == nil || decision.wait.Stale {
 		return false
 	}
-	switch decision.wait.Reason { //nolint:exhaustive // the others are false
+	switch decision.wait.Reason {
 	case BudgetExhausted, BlockedByUnhealthyPods, BudgetSyncFailed, MultipleBudgets:
 		return true
 	default:

@@ -70,6 +70,6 @@ func (r Refusal) ChangeBackoff(changes int32) (time.Duration, bool) {
 // share returns how long the Pod must wait, if all Pods that admission refuses wait as long, so that together they do not use more than
 // refusedPerSecond, refusedInCluster and refusedOnNode. It is 15 minutes at most.
 func (r Refusal) share() time.Duration {
-	inCluster, onNode := time.Duration(r.InCluster), time.Duration(r.OnNode)
-	return min(max(inCluster*time.Second/refusedPerSecond, inCluster*r.Took/refusedInCluster, onNode*r.Took/refusedOnNode), maxBackoff)
+	rate := time.Duration(r.InCluster) * time.Second / refusedPerSecond
+	return min(max(rate, time.Duration(r.InCluster)*r.Took/refusedInCluster, time.Duration(r.OnNode)*r.Took/refusedOnNode), maxBackoff)
 }

@@ -48,7 +48,7 @@ func overriding(m *v1alpha1.NodeMaintenance) {
 	m.Spec.Evacuation.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride
 }
 
-func signalling(webhook string) func(*v1alpha1.NodeMaintenance) {
+func signaling(webhook string) func(*v1alpha1.NodeMaintenance) {
 	return func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.EvictionWebhooks = []string{webhook} }
 }
 
@@ -142,9 +142,9 @@ func TestTerms(t *testing.T) {
 		{"E58: a Pod that only the paused drain drains is not evacuated", list{drain(ofPaused, "one"), drain(skipping, "one")}, "never, suspended"},
 		{"E58: a Pod that only the deleted drain drains is not evacuated", list{drain(deleted, "one"), drain(skipping, "one")}, "never, suspended"},
 		{"E58: a Pod that one drain skips and another one drains is evacuated", list{drain(skipping, "one"), drain(unlimited, "one")}, "never"},
-		{"M124: signals are sent to the webhooks that one of the drains names", list{drain(signalling("a"), "one"), drain(unlimited, "one"), drain(signalling("b"), "one")}, "never, signals to [a b]"},
-		{"M124: drains of other Nodes name no webhooks", list{drain(signalling("a"), "two"), drain(unlimited, "one")}, "never"},
-		{"M124: a suspended drain names no webhooks", list{drain(all(ofPaused, signalling("a")), "one"), drain(unlimited, "one")}, "never"},
+		{"M124: signals are sent to the webhooks that one of the drains names", list{drain(signaling("a"), "one"), drain(unlimited, "one"), drain(signaling("b"), "one")}, "never, signals to [a b]"},
+		{"M124: drains of other Nodes name no webhooks", list{drain(signaling("a"), "two"), drain(unlimited, "one")}, "never"},
+		{"M124: a suspended drain names no webhooks", list{drain(all(ofPaused, signaling("a")), "one"), drain(unlimited, "one")}, "never"},
 		{"E58: the settings of a suspended drain don't apply to others", list{drain(all(ofPaused, within(600)), "one"), drain(overriding, "one")}, "never, deletes unready"},
 		{"E57: a Pod that no drain evacuates any more is not evacuated", list{drain(skipping, "one")}, "never, suspended"},
 		{"E57: a Pod that must complete is not evacuated", list{drain(awaiting, "one")}, "never, suspended"},

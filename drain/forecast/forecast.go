@@ -269,16 +269,14 @@ func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, describ
 // requestedSurge returns the most permissive surge policy of the NodeMaintenances that select a Node.
 func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alpha1.SurgePolicy {
 	ascending := []v1alpha1.SurgePolicy{v1alpha1.SurgeOnRequest, v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways}
-	most := -1
+	most := v1alpha1.SurgeNever
 	for i := range maintenances {
-		if nodeselection.HasNodeStatus(&maintenances[i], node) { // see selecting
-			most = max(most, slices.Index(ascending, maintenances[i].Spec.Evacuation.Surge))
+		requested := maintenances[i].Spec.Evacuation.Surge
+		if nodeselection.HasNodeStatus(&maintenances[i], node) && slices.Index(ascending, requested) > slices.Index(ascending, most) { // see selecting
+			most = requested
 		}
 	}
-	if most < 0 {
-		return v1alpha1.SurgeNever
-	}
-	return ascending[most]
+	return most
 }
 
 // predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at once.

@@ -44,11 +44,8 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	c := Clock{
 		Blocked: credible(m, v1alpha1.DrainBlockedAnnotation, now),
 		Drain:   credible(m, v1alpha1.DrainStartedAnnotation, now),
-		Drained: credible(m, v1alpha1.DrainEndedAnnotation, now),
+		Drained: drainEnd(m, now),
 		Volumes: credible(m, v1alpha1.VolumeWaitStartedAnnotation, now),
-	}
-	if t := recorded(m, v1alpha1.DrainEndedAnnotation); t != nil && t.After(now) { // the clock of the manager that has recorded it was ahead
-		c.Drained = &now
 	}
 	if !m.DeletionTimestamp.IsZero() { // its drain in place may have waited for volumes before
 		c.Volumes = notBefore(c.Volumes, &m.DeletionTimestamp.Time)
@@ -76,6 +73,15 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		c.Blocked = nil
 	}
 	return c
+}
+
+// drainEnd returns when the drain ended, nil if it has not. A record in the future is of a manager whose clock was ahead.
+func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
+	end := recorded(m, v1alpha1.DrainEndedAnnotation)
+	if end != nil && end.After(now) {
+		return &now
+	}
+	return end
 }
 
 // continuesAfterTimeout reports whether a drain had timed out and continues, because its timeout was extended or removed during the wait for volumes.

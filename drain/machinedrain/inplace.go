@@ -60,7 +60,7 @@ func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clust
 	return func(m *clusterv1.Machine) bool {
 		required := InPlaceStage(m, policy)
 		switch {
-		case required == "" && !(IsUpdatedInPlace(m) && UpdateAllowed(m)):
+		case required == "" && (!IsUpdatedInPlace(m) || !UpdateAllowed(m)):
 			return removeAnnotations(m, v1alpha1.UpdateAllowedAnnotation)
 		case UpdateAllowed(m) || !slices.Contains(results, reason) && (required != v1alpha1.StageCordon || reason != v1alpha1.ReasonMachineCordoned):
 			return false

@@ -320,17 +320,14 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		return Turn{}
 	}
 	lastBegan := lastDrainBegan(self, all)
-	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now)}
+	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now), Longest: longestDraining(all)}
 	isBlocked := false
-	var blocked, longest Contender
+	var blocked Contender
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
 		case other.Draining:
 			turn.Draining++
-			if turn.Longest == "" || other.Began.Before(longest.Began) {
-				longest, turn.Longest = other, other.Name
-			}
 		case compareContenders(other, self) < 0:
 			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
 			if other.delays(self) {
@@ -344,6 +341,17 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
 	return turn
+}
+
+// longestDraining returns the name of the Machine that has been draining for the longest time, empty if none drains.
+func longestDraining(all []Contender) string {
+	var longest Contender
+	for _, c := range all {
+		if c.Draining && (longest.Name == "" || c.Began.Before(longest.Began)) {
+			longest = c
+		}
+	}
+	return longest.Name
 }
 
 // settles returns until when the Machine waits for those whose drains were requested, or whose holds ended, in the same second, zero if it does not.

@@ -110,10 +110,8 @@ func (p Pod) waits(drainStart metav1.Time, now time.Time) (why string, since met
 		return "", since
 	case p.Deletion != nil && now.After(p.overdueAt()):
 		return "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", *p.Deletion
-	case p.Deletion == nil && p.NotDeleted != nil:
-		return "Cannot delete the Pod before the drain timeout: " + Describe(p.NotDeleted), drainStart
-	case p.Deletion == nil && p.Refused != nil:
-		return "Cannot create the Evacuation: " + Describe(p.Refused), drainStart
+	case p.Deletion == nil && p.refusal() != "":
+		return p.refusal(), drainStart
 	case p.Deletion != nil || p.Evacuation == nil:
 		return "", since
 	case p.isCancelled():
@@ -123,6 +121,18 @@ func (p Pod) waits(drainStart metav1.Time, now time.Time) (why string, since met
 		return p.Evacuation.Status.Message, *p.Returned
 	default:
 		return messageOf(p.Evacuation), p.Evacuation.CreationTimestamp
+	}
+}
+
+// refusal says which request of the drain the API server refuses. It is empty if it refuses none.
+func (p Pod) refusal() string {
+	switch {
+	case p.NotDeleted != nil:
+		return "Cannot delete the Pod before the drain timeout: " + Describe(p.NotDeleted)
+	case p.Refused != nil:
+		return "Cannot create the Evacuation: " + Describe(p.Refused)
+	default:
+		return ""
 	}
 }
 

@@ -30,12 +30,12 @@ func creating(groups string, resources ...string) rule {
 	}
 }
 
+type named struct{ webhook }
+
 func (r named) with(change func(*webhook)) named {
 	change(&r.webhook)
 	return r
 }
-
-type named struct{ webhook }
 
 func receiving(rules ...rule) named {
 	return named{webhook{Name: "moves.example.com", Rules: rules, NamespaceSelector: &metav1.LabelSelector{}}}

@@ -182,14 +182,14 @@ func evictionIsTheSignal(s *scene) {
 	granted := s.first(s.evictions().Named(namespace, kept.Name).Succeeded())
 	s.Expect(granted.Requested).To(BeTemporally("<", requests[1].Requested.Add(signals.Interval-5*time.Second)), "the signal has delayed no eviction")
 
-	signalled := s.evictions().Named(namespace, another.Name).Len()
+	signaled := s.evictions().Named(namespace, another.Name).Len()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "gate"}}
 	s.Expect(s.workload.Client.Delete(s.Context(), configuration)).To(Succeed())
 	s.Eventually(func(g Gomega) {
 		evicting := meta.FindStatusCondition(s.existing(another).Status.Conditions, v1alpha1.EvacuationEvicting)
 		g.Expect(evicting.Message).NotTo(ContainSubstring("gate.example.com"))
 	}, eventually, pace).Should(Succeed())
-	s.Expect(s.evictions().Named(namespace, another.Name)).To(HaveLen(signalled), "the webhook no longer exists")
+	s.Expect(s.evictions().Named(namespace, another.Name)).To(HaveLen(signaled), "the webhook no longer exists")
 	s.editBudget("e74-another", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(0)) })
 	s.expectDeleted(another)
 	s.deleteMaintenances("e74")
