@@ -144,7 +144,7 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 // and so does one whose end is not recorded if a rule skips Pods: the invalid rule may be an edit by which they are drained.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
 	waiting, drained := outcome{action: wait, reason: problem.Reason, message: problem.Message}, false
-	if s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
+	if clock := s.clock(); s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain && (clock.Drain != nil || clock.Drained != nil) { // it has begun
 		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
 		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 			return result, err

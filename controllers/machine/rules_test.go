@@ -89,6 +89,7 @@ func TestInvalidRule(t *testing.T) {
 		confirmed bool                          // by this process
 		ended     bool                          // the Machine has recorded the end of the drain
 		skips     bool                          // a MachineDrainRule
+		inherited bool                          // the NodeMaintenance is of another management cluster and was not reconciled
 		waits     bool
 		edited    bool // the edits of the Machine have reached the NodeMaintenance
 		complete  bool // the drain counts as complete
@@ -99,6 +100,7 @@ func TestInvalidRule(t *testing.T) {
 		{name: "M6: does not wait if the end of the drain is recorded", drained: true, confirmed: true, ended: true, skips: true, edited: true, complete: true},
 		{name: "M6, M94: the end of the drain is recorded", drained: true, confirmed: true, ended: true, edited: true, complete: true},
 		{name: "M6, M95: a drain that this process has not confirmed is not complete", drained: true, edited: true},
+		{name: "M89: a NodeMaintenance of another management cluster is not continued", inherited: true, waits: true},
 		{name: "M6: a drain that has not begun waits", stage: v1alpha1.StageCordon, drained: true, confirmed: true, waits: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -115,6 +117,9 @@ func TestInvalidRule(t *testing.T) {
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Rules: kept, Stage: tc.stage})
 			m.UID = "m"
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			if tc.inherited {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Status.StageStatuses = "elsewhere", nil
+			}
 			if tc.drained {
 				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}}
 			}
