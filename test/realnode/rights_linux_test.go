@@ -84,6 +84,9 @@ func TestRights(t *testing.T) {
 		report := func(node, class string) error {
 			pod := realnode.NewPod("p-"+node+"-"+class[:3], "")
 			pod.Spec.NodeName = node
+			if class == v1alpha1.EvacuatorClassKubelet { // it serves only static Pods
+				metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.MirrorPodAnnotationKey, "static")
+			}
 			s.create(s.workload.Client, pod)
 			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 				Namespace: pod.Namespace, Name: string(pod.UID) + "-" + pod.Name, Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: node},
