@@ -27,8 +27,8 @@ const Margin = 10 * time.Second
 // DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
 const DeletionMargin = 5 * time.Second
 
-// evictionTime is how long the eviction of a Pod is attempted, at least, before the Pod is deleted: from the beginning of the drain. Of a
-// short drain timeout it is at most half.
+// evictionTime is the time from the beginning of the drain in which no Pod is deleted, unless its eviction is refused. Of a short drain timeout
+// it is at most half.
 const evictionTime = 10 * time.Second
 
 // MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
@@ -126,7 +126,7 @@ func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 
 // FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
 // first half of the drain, in which the drain order decides, and not before the limits are observed. If the drain deletes the remaining
-// Pods, it is not later than the deletion.
+// Pods, it is not later than the deletion of a Pod whose eviction was not refused.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	earliest := d.half()
 	if d.Deletes {
@@ -136,7 +136,7 @@ func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 }
 
 // DeleteAt returns the time at which a remaining Pod is deleted: early enough for its grace period, but not before its eviction was refused
-// or attempted for evictionTime, and not before the limits are observed. e is its Evacuation, nil if it has none.
+// or evictionTime has passed, and not before the limits are observed. e is its Evacuation, nil if it has none.
 func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.Time {
 	earliest := d.deletesFrom(gracePeriod)
 	if !d.isTooShort(gracePeriod) && e != nil && e.Status.FailedEvictionTime != nil && !e.Status.FailedEvictionTime.Time.Before(d.Began) && e.Status.FailedEvictionTime.Time.Before(earliest) {

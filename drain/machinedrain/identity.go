@@ -46,8 +46,9 @@ func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, man
 
 // IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or hooks of other owners hold its
 // drain or have held it, see suspendsDrain, or the Machine was released without a drain, see WasSkipped, and the machine controller completes the
-// maintenance next, or the maintenance began in another management cluster and the manager has neither continued nor completed it here. If clusterctl has moved the Machine, it may not be deleted here, or have other drain rules. If it has not, the manager there continues, and knows
-// whether the Machine is paused. machine is nil if it does not exist here, and holding are its HoldingHooks. A NodeMaintenance that is in stage Complete
+// maintenance next, or the maintenance began in another management cluster and the manager has neither continued nor completed it here. If clusterctl has
+// moved the Machine, it may not be deleted here, or have other drain rules. If it has not, the manager there continues, and knows whether the Machine is
+// paused. machine is nil if it does not exist here, and holding are its HoldingHooks. A NodeMaintenance that is in stage Complete
 // or deleted changes no Pod and ends.
 func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, holding []Hook, managementCluster string) bool {
 	isServed := machine != nil && !IsOfNamesake(m, machine, managementCluster)

@@ -313,8 +313,8 @@ func rounded(n int) string {
 }
 
 // TurnOf decides when a Machine drains, among all contenders of its Cluster: the oldest request is first. The order is the same for all of them, so
-// their decisions agree even if some have not observed yet that another drain has started. A limit of 0 means no limit. Of several
-// overdue Machines only the oldest request starts.
+// their decisions agree even if some have not observed yet that another drain has started, but for obstacles, which the manager keeps in memory. A limit
+// of 0 means no limit. Of several overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
