@@ -59,7 +59,10 @@ type state struct {
 }
 
 func newState() *state {
-	return &state{inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), signals: newSignaling(), reportedReasons: map[string]bool{}}
+	return &state{
+		inFlight: newInFlightEvictions(), backoffs: newBackoffs(), reports: newBackoffs(), reactions: newReactions(), pauses: newPauses(), signals: newSignaling(),
+		reportedReasons: map[string]bool{},
+	}
 }
 
 // SetupWithManager adds the evictor to the manager.

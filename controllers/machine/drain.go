@@ -97,7 +97,8 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return outcome{}, err
 	}
 	if m := s.maintenance; machinedrain.MustRecreate(m, desired) {
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " announced another drain plan; recreating it"},
+		message := "NodeMaintenance " + m.Name + " announced another drain plan; recreating it"
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: message},
 			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
 	}
 	if problem != nil {
@@ -144,14 +145,16 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 // and so does one whose end is not recorded if a rule skips Pods: the invalid rule may be an edit by which they are drained.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
 	waiting, drained := outcome{action: wait, reason: problem.Reason, message: problem.Message}, false
-	if clock := s.clock(); s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain && (clock.Drain != nil || clock.Drained != nil) { // it has begun
+	clock := s.clock()
+	hasBegun := clock.Drain != nil || clock.Drained != nil
+	if hasBegun && s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
 		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
 		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 			return result, err
 		}
 		drained = r.drainState(s) != machinedrain.DrainInProgress && !rules.IsAnySkipped(s.maintenance.Spec.DrainRules)
 	}
-	switch clock := s.clock(); {
+	switch clock = s.clock(); {
 	case clock.Drained != nil && s.maintenance != nil, drained:
 		return outcome{}, nil
 	case clock.Drain == nil || s.maintenance == nil:

@@ -90,7 +90,8 @@ func IsUnanswered(err error) bool {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
 		status := answer.Status()
-		return status.Reason == metav1.StatusReasonUnknown && (status.Code < http.StatusBadRequest || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse))
+		isOfAnother := status.Code < http.StatusBadRequest || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+		return status.Reason == metav1.StatusReasonUnknown && isOfAnother
 	}
 	var transport net.Error
 	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)

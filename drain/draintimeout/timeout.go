@@ -139,8 +139,10 @@ func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 // or evictionTime has passed, and not before the limits are observed. e is its Evacuation, nil if it has none.
 func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.Time {
 	earliest := d.deletesFrom(gracePeriod)
-	if !d.isTooShort(gracePeriod) && e != nil && e.Status.FailedEvictionTime != nil && !e.Status.FailedEvictionTime.Time.Before(d.Began) && e.Status.FailedEvictionTime.Time.Before(earliest) {
-		earliest = e.Status.FailedEvictionTime.Time
+	if e != nil && e.Status.FailedEvictionTime != nil && !d.isTooShort(gracePeriod) {
+		if refused := e.Status.FailedEvictionTime.Time; !refused.Before(d.Began) && refused.Before(earliest) {
+			earliest = refused
+		}
 	}
 	return latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest, d.Observed)
 }

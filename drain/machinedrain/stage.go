@@ -1,6 +1,7 @@
 package machinedrain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,8 +41,8 @@ func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alp
 	switch {
 	case cluster == nil || !cluster.DeletionTimestamp.IsZero():
 		return ""
-	case policy == nil && UpdateContinues(m):
-		return v1alpha1.StageCordon
+	case UpdateContinues(m): // also without a policy
+		return cmp.Or(InPlaceStage(m, policy), v1alpha1.StageCordon)
 	case policy == nil:
 		return ""
 	}
@@ -51,8 +52,6 @@ func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alp
 		return ""
 	case requested != "":
 		return requested
-	case UpdateContinues(m):
-		return v1alpha1.StageCordon
 	default:
 		return outdated
 	}
