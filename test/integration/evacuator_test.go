@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // migratorClass is the class of test/evacuator, and the name of its user.
@@ -278,4 +281,101 @@ func (s *scene) migrator(args ...string) *controlplane.Process {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Cleanup(process.Kill)
 	return process
+}
+
+func podNotFound(s *scene) {
+	missing := bare("e2-missing", "")
+	missing.UID = "6a1f5c2e-9d0b-4c3a-8e7f-1b2c3d4e5f60"
+	e := requestFor(missing)
+	s.create(s.workload.Client, e)
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(missing) }, soon, pace).Should(BeNil())
+	failed := s.ours().Resource("evacuations", "status").Named(namespace, e.Name).Where(contains(v1alpha1.ReasonPodNotFound))
+	removed := s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
+	s.expectOrder(s.first(failed), s.first(removed))
+}
+
+// podsOfAMoment creates Evacuations immediately after their Pods, on a Node whose Pods are watched.
+func podsOfAMoment(s *scene) {
+	s.withNodes("e2")
+	watched := bare("e2", "e2", withEvacuator)
+	s.run(watched)
+	s.create(s.workload.Client, requestFor(watched))
+	s.Eventually(func() string { return s.activeClass(watched) }, soon, pace).Should(Equal(evacuatorClass))
+	var pods []*corev1.Pod
+	for i := range 100 {
+		pods = append(pods, bare(fmt.Sprintf("e2-%d", i), "e2"))
+	}
+	var creations errgroup.Group
+	creations.SetLimit(10)
+	for _, pod := range pods {
+		creations.Go(func() error {
+			if err := s.workload.Client.Create(s.Context(), pod); err != nil {
+				return err
+			}
+			e := requestFor(pod)
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "e2"}
+			return s.workload.Client.Create(s.Context(), e)
+		})
+	}
+	s.Expect(creations.Wait()).To(Succeed())
+	s.expectDeleted(pods...)
+	s.completeEvacuator(watched)
+	s.expectDeleted(watched)
+}
+
+// forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
+// another Node. Then it creates one of a Pod that no Node can run.
+func forgedNodes(s *scene) {
+	const keep = "example.com/keep"
+	s.withNodes("e37")
+	pod := bare("e37", "e37")
+	s.run(pod)
+	var forged []*corev1.Pod
+	for i := range 20 {
+		missing := bare(fmt.Sprintf("e37-missing-%d", i), "")
+		missing.UID = types.UID(fmt.Sprintf("6a1f5c2e-9d0b-4c3a-8e7f-%012d", i))
+		forged = append(forged, missing)
+	}
+	for _, each := range append(forged, pod) {
+		e := requestFor(each)
+		e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "ghost-" + each.Name}
+		e.Finalizers = append(e.Finalizers, keep)
+		s.create(s.workload.Client, e)
+	}
+	for _, each := range forged {
+		s.Eventually(func() []string { return s.existing(each).Finalizers }, soon, pace).Should(Equal([]string{keep}), each.Name)
+	}
+	watches := func() controlplane.Events {
+		return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("watch").Resource("pods")
+	}
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "ghost-") })).To(BeEmpty())
+	s.expectDeleted(pod)
+	s.Eventually(func() []string { return s.existing(pod).Finalizers }, soon, pace).Should(Equal([]string{keep}))
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3De37&") })).To(HaveLen(1), "%s", watches())
+	for _, each := range append(forged, pod) {
+		s.setFinalizers(each)
+	}
+
+	pending := bare("e37-pending", "", func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"pool": "e37"} })
+	s.create(s.workload.Client, pending)
+	s.create(s.workload.Client, requestFor(pending))
+	s.Eventually(func() map[string]string { return s.existing(pending).Annotations }, soon, pace).Should(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, ""))
+	s.setFinalizers(pending) // it is cancelled
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pending) }, soon, pace).Should(BeNil())
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3D&") })).To(BeEmpty(), "all Pods that are not scheduled")
+	s.Expect(s.workload.Client.Delete(s.Context(), pending)).To(Succeed())
+}
+
+func invalidAnnotation(s *scene) {
+	s.withNodes("e4")
+	pod := bare("e4", "e4", withEvacuator)
+	pod.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"loud.example.com"] = "very high"
+	s.run(pod)
+	s.create(s.workload.Client, requestFor(pod))
+	s.Eventually(func() string { return s.activeClass(pod) }, soon, pace).Should(Equal(evacuatorClass))
+	s.expectEventOn("e4", "InvalidEvacuatorAnnotation", "very high")
+	s.Expect(s.existing(pod).Labels).To(HaveKeyWithValue("app", "e4"), "E5")
+	s.Expect(s.existing(pod).OwnerReferences).To(ContainElement(HaveField("UID", pod.UID)), "E5")
+	s.deletePods("e4")
+	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pod) }, soon, pace).Should(BeNil(), "E8: instigators of other actors are removed, too")
 }

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -124,4 +125,81 @@ func (s *scene) remove(objects ...client.Object) {
 	for _, object := range objects {
 		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), object, client.PropagationPolicy("Background")))).To(Succeed(), fmt.Sprintf("%T", object))
 	}
+}
+
+func pendingReplica(s *scene) {
+	s.withNodes("pending-1 pool=pending", "pending-2 pool=pending")
+	set := statefulSet("pending", 3)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "pending"}
+	set.Spec.Template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: labelSelector("app", "pending"), TopologyKey: corev1.LabelHostname}},
+	}}
+	s.create(s.workload.Client, set)
+	s.Eventually(func(g Gomega) { // one Pod runs on each Node, the third is pending
+		pods := s.podsOf("pending")
+		g.Expect(pods).To(HaveLen(3))
+		g.Expect(pods).To(ContainElement(And(HaveField("Name", "pending-2"), HaveField("Status.Phase", corev1.PodPending), HaveField("Spec.NodeName", ""),
+			HaveField("Status.Conditions", ContainElement(HaveField("Reason", corev1.PodReasonUnschedulable))))))
+	}, eventually, pace).Should(Succeed())
+	first := s.pod("pending-0")
+	s.create(s.workload.Client, nm("pending", v1alpha1.StageDrain, ofNodes(first.Spec.NodeName), inOrder))
+	s.expectDrained("pending")
+	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
+	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "the Pod waited for the pending replica")
+	s.deleteMaintenances("pending")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
+}
+
+// inOrder makes a NodeMaintenance evict the Pods of StatefulSets in order.
+func inOrder(m *v1alpha1.NodeMaintenance) {
+	m.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
+}
+
+// localReplicas drains two Nodes, which are the only ones on which the Pods of a StatefulSet can run, as those with local volumes.
+func localReplicas(s *scene) {
+	s.withNodes("local-1 pool=local", "local-2 pool=local")
+	set := statefulSet("local", 4)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "local"}
+	set.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: labelSelector("app", "local"),
+	}}
+	s.create(s.workload.Client, set)
+	isRunning := HaveField("Status.Phase", corev1.PodRunning)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("local") }, eventually, pace).Should(And(HaveLen(4), HaveEach(isRunning)))
+	s.create(s.workload.Client, nm("local", v1alpha1.StageDrain, ofNodesLabelled("pool", "local"), inOrder))
+	s.expectDrained("local")
+	s.Expect(s.evictions().Succeeded().Where(ofApp("local")).Names()).To(Equal([]string{"local-3", "local-2", "local-1", "local-0"}))
+	s.deleteMaintenances("local")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
+}
+
+func namedReplica(s *scene) {
+	s.withNodes("named-1 pool=named")
+	set := statefulSet("named", 2)
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "named"}
+	s.create(s.workload.Client, set)
+	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
+	first := s.pod("named-0")
+	s.withNodes("named-2 pool=named")
+	s.Expect(s.workload.StopKubelet(s.Context(), "named-2")).To(Succeed()) // the replacement of named-1 is scheduled there, and never ready
+	defer func() { s.Expect(s.workload.StartKubelet(s.Context(), "named-2")).To(Succeed()) }()
+	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"), inOrder))
+	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
+	s.expectSays(first, why)
+	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
+	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("named", "named-1").Blocked }, soon, pace).Should(ConsistOf(And(HaveField("Pod", "default/named-0"), HaveField("Why", why))))
+	s.Eventually(func() float64 {
+		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
+	}, soon, pace).Should(BeEquivalentTo(1))
+
+	unordered := []byte(`{"spec":{"evacuation":{"statefulSetPods":"Unordered"}}}`)
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("named"), client.RawPatch(types.MergePatchType, unordered))).To(Succeed())
+	s.expectDrained("named")
+	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1", "named-0"}))
+	s.Expect(s.reportsOf(first)).To(ContainElement(ContainSubstring("requests no order for the Pods of StatefulSets")))
+	s.Eventually(func() float64 {
+		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
+	}, soon, pace).Should(BeZero())
+	s.deleteMaintenances("named")
+	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
