@@ -23,7 +23,7 @@ type backoffs struct {
 	refusals map[types.UID]refusals
 	failed   map[types.UID]int32     // numbers of requests that got no response
 	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
-	// refusedInCluster and refusedOnNode are the numbers of Pods whose last refusal was of admission.
+	// refusedInCluster and refusedOnNode are the numbers of Pods whose last eviction was refused by admission, see Refusal.IsOfAdmission.
 	refusedInCluster int
 	refusedOnNode    map[string]int
 }

@@ -78,7 +78,7 @@ func (s *signaling) reason(pod types.UID) string {
 	return s.reasons[pod]
 }
 
-// prune deletes the records of the Pods that are not live and would get a signal if they were.
+// prune deletes the records that no longer defer a signal, of Pods that are not live.
 func (s *signaling) prune(live map[types.UID]bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 // fieldManager is the field manager that the API server records for this manager. The API server derives it from the user agent.
 const fieldManager = "cluster-api-node-maintenance"
 
-// refusedRetry is the delay before retrying to cordon a Node that the API server refused to cordon.
+// refusedRetry is the delay before retrying a write that the API server refused, such as the cordon of a Node.
 const refusedRetry = 5 * time.Second
 
 // cordon makes the selected Nodes unschedulable and keeps them so. A Node that the API server refuses to patch does not delay the others:

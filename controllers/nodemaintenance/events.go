@@ -18,7 +18,7 @@ const (
 	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
 	eventMachineDeleted = "MachineDeleted"
 	// eventRestoreFailed on a NodeMaintenance means that the API server refuses to restore a Node, to change its conditions, or to withdraw from an
-	// Evacuation, so that the maintenance does not end.
+	// Evacuation. The manager repeats the request.
 	eventRestoreFailed = "RestoreFailed"
 	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"

@@ -104,9 +104,13 @@ func (s *scope) isPaused() bool {
 // long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
 func (s *scope) keepsNodeCordoned() bool { return s.owner != nil && s.owner.keepsCordon }
 
-// isLeftToClusterAPI reports whether the Machine is being deleted without the hook, or was, so that Cluster API drains the Node if it is not drained yet.
+// isDeletedWithCluster reports whether the Machine no longer exists and its Cluster is being deleted.
+func (s *scope) isDeletedWithCluster() bool { return s.keepsNodeCordoned() && s.owner.machine == nil }
+
+// isLeftToClusterAPI reports whether the maintenance leaves the Node to Cluster API: the Machine is being deleted without the hook, so that
+// Cluster API drains the Node if it is not drained yet, or the Machine was deleted with its Cluster.
 func (s *scope) isLeftToClusterAPI() bool {
-	return s.keepsNodeCordoned() && (s.owner.machine == nil || !machinedrain.HasHook(s.owner.machine))
+	return s.isDeletedWithCluster() || s.keepsNodeCordoned() && !machinedrain.HasHook(s.owner.machine)
 }
 
 // isMachineDeleted reports whether the Node exists but its Machine does not. The controller does not restore such a Node: a user must decide

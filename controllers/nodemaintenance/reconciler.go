@@ -178,7 +178,7 @@ func (r *Reconciler) steps(s *scope) []step {
 		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.awaitRefused, r.moveToComplete, r.deleteMaintenance}
 	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
-	case s.maintenance.Drains() && s.owner != nil && s.owner.machine == nil && s.keepsNodeCordoned(): // deleted with its Cluster before a manager could do this
+	case s.maintenance.Drains() && s.isDeletedWithCluster(): // no manager moved it to Complete while the Machine existed
 		return []step{r.moveToComplete}
 	}
 	switch s.maintenance.Spec.Stage {

@@ -14,7 +14,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// refusals are the refused writes of the end of a maintenance, by what they were to do. One that is refused does not delay the others.
+// refusals are the writes that the API server has refused in this reconciliation, by description: restoring Nodes, changing their conditions and
+// withdrawing from Evacuations. A refused write does not delay the others.
 type refusals struct {
 	mu     sync.Mutex
 	byWhat map[string]error

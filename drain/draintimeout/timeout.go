@@ -27,8 +27,8 @@ const Margin = 10 * time.Second
 // DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
 const DeletionMargin = 5 * time.Second
 
-// evictionTime is the time from the beginning of the drain in which no Pod is deleted, unless its eviction is refused. Of a short drain timeout
-// it is at most half.
+// evictionTime is the time after the beginning of the drain in which only Pods whose eviction was refused are deleted. If half of the remaining
+// drain timeout is shorter, that applies instead.
 const evictionTime = 10 * time.Second
 
 // MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
@@ -156,8 +156,8 @@ func (d Drain) deletesFrom(gracePeriod time.Duration) time.Time {
 	return from
 }
 
-// isTooShort reports whether the timeout is shorter than a grace period. Such a Pod cannot have its grace period, so it is not deleted in the first half of
-// the drain, in which it may be evicted.
+// isTooShort reports whether the timeout is shorter than a grace period. No deletion could give a Pod this grace period, so the Pod is not
+// deleted in the first half of the drain, in which it may be evicted.
 func (d Drain) isTooShort(gracePeriod time.Duration) bool { return gracePeriod > d.Ends.Sub(d.Start) }
 
 func (d Drain) half() time.Time { return d.Start.Add(d.Ends.Sub(d.Start) / 2) }

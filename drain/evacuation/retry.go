@@ -67,8 +67,8 @@ func (r Refusal) ChangeBackoff(changes int32) (time.Duration, bool) {
 	return max(min(Backoff(min(changes, math.MaxInt32-1)+1), maxAdmissionBackoff), r.share()), true
 }
 
-// share returns how long the Pod must wait, if all Pods that admission refuses wait as long, so that the repeated attempts of all do not use more
-// than refusedPerSecond, refusedInCluster and refusedOnNode. It is 15 minutes at most.
+// share returns the minimum backoff, at most 15 minutes, with which the attempts for all Pods that admission refuses together stay within
+// refusedPerSecond, refusedInCluster and refusedOnNode. It assumes that each of these Pods waits as long.
 func (r Refusal) share() time.Duration {
 	rate := time.Duration(r.InCluster) * time.Second / refusedPerSecond
 	return min(max(rate, time.Duration(r.InCluster)*r.Took/refusedInCluster, time.Duration(r.OnNode)*r.Took/refusedOnNode), maxBackoff)

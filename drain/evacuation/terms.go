@@ -48,11 +48,11 @@ type Timeout struct {
 	Start, Began, Ends time.Time
 	// Observed is when the manager observed the timeout.
 	Observed time.Time
-	// Deletes means that the drain deletes the remaining Pods before.
+	// Deletes means that the drain deletes the remaining Pods before Ends.
 	Deletes bool
 }
 
-// TimeoutOf returns the drain timeout of a NodeMaintenance that has a deadline, see DrainEnds, and that was observed at a time.
+// TimeoutOf returns the drain timeout of a NodeMaintenance that ends at a time, see DrainEnds. observed is when the manager observed it.
 func TimeoutOf(m *v1alpha1.NodeMaintenance, ends, observed time.Time) Timeout {
 	t := Timeout{Start: *m.DrainStart(), Ends: ends, Observed: observed, Deletes: m.Spec.Evacuation.OnTimeout == v1alpha1.OnTimeoutDelete}
 	if t.Began = *m.OwnDrainStart(); t.Began.Before(t.Start) { // it was held

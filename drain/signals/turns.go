@@ -11,7 +11,7 @@ const (
 	// Interval is the minimum time between two signals for a Pod. Cluster API's drain retries after 20 s.
 	Interval = 20 * time.Second
 	// spacing is the time in which at most one signal for the Pods of a budget is sent, and at most inSpacing in the workload cluster. If the
-	// budget changes before the manager observes it, a signal may evict the Pod: several at once must not.
+	// budget changes before the manager observes it, a signal may evict the Pod. The spacing prevents several signals from evicting Pods at once.
 	spacing   = time.Second
 	inSpacing = 5
 	// inFlight is the maximum number of signals without a response in the workload cluster: a webhook that hangs must not use up the evictions.
@@ -31,8 +31,8 @@ type Sent struct {
 	InFlight bool // it has no response yet
 }
 
-// Next decides for which of the waiting Pods a signal is sent now, in turns: first those that got none yet, in their order, then the one
-// that waits longest. at is when to decide again, zero if no event but the response to a signal can change the decision.
+// Next decides for which of the waiting Pods a signal is sent now, in turns: first for those without a signal, in their order, then for
+// those whose last signal is the oldest. at is when to decide again, zero if no Pod waits or all their signals are in flight.
 func Next(waiting []Pod, sent map[types.UID]Sent, now time.Time) (due []Pod, at time.Time) {
 	recent, unanswered, busy := 0, 0, map[string]bool{}
 	for _, last := range sent {

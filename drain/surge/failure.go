@@ -31,9 +31,9 @@ const (
 // failure is why a new Pod of a surge cannot run.
 type failure struct {
 	refusal Refusal
-	// why is the message, and about the part of it that is reported again if it changes.
+	// why is the message, and about its beginning. If only the rest of the message changes, the failure is not reported again.
 	why, about string
-	// lasts is how long it lasts until it ends the surge, 0 if it does so at once.
+	// lasts is how long the failure must last to end the surge, 0 if it ends it at once.
 	lasts time.Duration
 	// since is when the controllers of the workload cluster observed it first, by their clocks, and observed when it was observed last.
 	since, observed time.Time
@@ -62,14 +62,14 @@ func (s *surging) failure() *failure {
 type Unscheduled struct {
 	// Pod is the name of the one that is unschedulable for the longest time, "" if there is none.
 	Pod string
-	// Message is why, and Since since when.
+	// Message is why the Pod is unschedulable, and Since the time from which it has been.
 	Message string
 	Since   time.Time
 	// ReadAt is when they were read, zero if they were not.
 	ReadAt time.Time
 }
 
-// UnscheduledIn returns what it needs to know of Pods that were read.
+// UnscheduledIn returns the longest unschedulable of the Pods, which were read at a time.
 func UnscheduledIn(pods []*corev1.Pod, readAt time.Time) Unscheduled {
 	first := Unscheduled{ReadAt: readAt}
 	for _, pod := range pods {
@@ -108,7 +108,7 @@ var passing = []string{"exceeded quota: ", "status unknown for quota: ", "not ye
 // request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
 var refusals = []string{" is forbidden: ", " denied the request", " is invalid: "}
 
-// creationTime returns how long new Pods cannot be created, with a message, until that ends the surge.
+// creationTime returns how long the creation of new Pods must fail, with this message, to end the surge.
 func creationTime(d *appsv1.Deployment, message string) time.Duration {
 	has := func(part string) bool { return strings.Contains(message, part) }
 	switch deadline := progressDeadline(d); {

@@ -133,7 +133,7 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 const (
 	// maxUnscheduled is how many Pods without a Node are read. One that is unschedulable is enough.
 	maxUnscheduled = 10
-	// readingTTL is how long a reading is kept, at least ReadInterval. Readings that fail may follow.
+	// readingTTL is how long a reading is kept after the last attempt to read. It must exceed ReadInterval: the reading counts while attempts fail.
 	readingTTL = 2 * time.Minute
 )
 

@@ -151,8 +151,8 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 	return observed, byPod
 }
 
-// coming returns the Pods that are to be evicted in order: those that a NodeMaintenance which requests an order drains, and those on the
-// Nodes of Machines that were deleted a moment ago and have no NodeMaintenance yet.
+// coming returns the Pods that are to be evicted in order: those on Nodes that a NodeMaintenance drains in order, and those on the Nodes
+// of Machines that were deleted a moment ago and have no NodeMaintenance yet.
 func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, finder *assignment.Finder, pods []corev1.Pod) (sets.Set[types.UID], error) {
 	deleted, err := r.Machines.Deleted(ctx, cluster)
 	if err != nil {
@@ -171,7 +171,7 @@ func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, f
 		if !drained.Has(pod.Spec.NodeName) {
 			continue
 		}
-		// A Node that cannot be read delays no Pod of other Nodes: the order is only a courtesy.
+		// If the Node cannot be read, its Pods do not count: the order does not protect availability, and must not delay other Nodes.
 		if terms, err := finder.Terms(ctx, pod); err == nil && terms.Ordered && !terms.Suspended {
 			coming.Insert(pod.UID)
 		}
