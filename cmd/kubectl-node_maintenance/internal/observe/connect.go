@@ -41,8 +41,6 @@ type Cluster struct {
 	// HasMachines means that the cluster serves Machines, HasMaintenances that it serves NodeMaintenances. A cluster that manages itself
 	// serves both.
 	HasMachines, HasMaintenances bool
-	// hasPolicies means that the cluster serves MachineDrainPolicies. A management cluster without this provider does not: it has none.
-	hasPolicies bool
 
 	gaps *Gaps
 }
@@ -72,7 +70,6 @@ func Connect(ctx context.Context, config *rest.Config, name string, gaps *Gaps) 
 	}
 	c.HasMachines = serves(mapper, clusterv1.GroupVersion.WithKind("Machine"))
 	c.HasMaintenances = serves(mapper, v1alpha1.GroupVersion.WithKind("NodeMaintenance"))
-	c.hasPolicies = serves(mapper, v1alpha1.GroupVersion.WithKind("MachineDrainPolicy"))
 	return c, nil
 }
 

@@ -81,10 +81,12 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 		m.Cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: m.Spec.ClusterName}}
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
-	if c.hasPolicies {
-		if _, err := c.tolerate(c.List(ctx, policies, client.InNamespace(key.Namespace)), "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
-			return nil, errors.Wrap(err, "listing MachineDrainPolicies")
-		}
+	err := c.List(ctx, policies, client.InNamespace(key.Namespace))
+	if isUnserved(err) { // a management cluster without this provider has none
+		err = nil
+	}
+	if _, err := c.tolerate(err, "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
+		return nil, errors.Wrap(err, "listing MachineDrainPolicies")
 	}
 	if _, err := c.tolerate(c.List(ctx, rules, client.InNamespace(key.Namespace)), "list", "machinedrainrules.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrap(err, "listing MachineDrainRules")

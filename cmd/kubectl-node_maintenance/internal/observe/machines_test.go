@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"net/http"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -9,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -20,19 +20,36 @@ import (
 )
 
 func TestMachineOf(t *testing.T) {
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "w1"}, Spec: clusterv1.MachineSpec{ClusterName: "prod"}}
+	machine.Status.NodeRef.Name = "w1"
+	// lists returns a management cluster that answers lists with an error.
+	lists := func(answer func(client.ObjectList) error) *Cluster {
+		return &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fake.NewClientBuilder().WithScheme(scheme).
+			WithObjects(machine.DeepCopy(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).
+			WithInterceptorFuncs(interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+				return answer(list)
+			}}).Build()}
+	}
+	t.Run("K35: a cluster that does not serve policies has none, also while its discovery still names them", func(t *testing.T) {
+		g := NewWithT(t)
+		c := lists(func(list client.ObjectList) error {
+			if _, is := list.(*v1alpha1.MachineDrainPolicyList); is {
+				return apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "machinedrainpolicies"}, "", "", 0, true)
+			}
+			return nil
+		})
+		read, err := c.MachineOf(t.Context(), client.ObjectKeyFromObject(machine), Proposed{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(read.Policies).To(BeEmpty())
+		g.Expect(c.gaps.List()).NotTo(ContainElement(ContainSubstring("machinedrainpolicies")))
+	})
 	t.Run("K4: names the missing permissions of a user who may get a Machine and list nothing, and reads the rest", func(t *testing.T) {
 		g := NewWithT(t)
-		scheme := runtime.NewScheme()
-		g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-		g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "w1"}, Spec: clusterv1.MachineSpec{ClusterName: "prod"}}
-		machine.Status.NodeRef.Name = "w1"
-		forbidden := interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
-			return apierrors.NewForbidden(schema.GroupResource{}, "", nil)
-		}}
-		c := &Cluster{Name: "management", hasPolicies: true, gaps: &Gaps{}, WithWatch: fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(forbidden).
-			WithObjects(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).Build()}
-		read, err := c.MachineOf(t.Context(), types.NamespacedName{Namespace: "default", Name: "w1"}, Proposed{})
+		c := lists(func(client.ObjectList) error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) })
+		read, err := c.MachineOf(t.Context(), client.ObjectKeyFromObject(machine), Proposed{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(read.Siblings).To(HaveLen(1))
 		g.Expect(machinedrain.Skip(read.Facts)).To(Equal(machinedrain.NotSkipped))
