@@ -66,7 +66,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
-	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy)
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && machinedrain.NeedsTurn(s.machine, s.policy, s.knownNode(), s.maintenance)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		if s.TurnGranted = granted || r.hasTurn(ctx, s, remote); !s.TurnGranted {

@@ -99,7 +99,7 @@ func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client
 		return false
 	}
 	observed := *s
-	observed.client, observed.node = remote, cmp.Or(s.node, &corev1.Node{}) // a Node that was not read counts as reachable
+	observed.client, observed.node = remote, s.knownNode()
 	turn, err := r.turn(ctx, &observed)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
@@ -110,6 +110,9 @@ func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client
 	r.blocked.Store(client.ObjectKeyFromObject(s.machine), block)
 	return turn.Now()
 }
+
+// knownNode returns the Node of a Machine that is blocked. One that was not read counts as reachable.
+func (s *scope) knownNode() *corev1.Node { return cmp.Or(s.node, &corev1.Node{}) }
 
 // readable returns a client of the workload cluster of a Machine that is blocked, nil if it cannot be read: that blocks all Machines of the Cluster.
 func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) client.Client {

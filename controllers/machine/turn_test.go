@@ -310,6 +310,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		state   clustercache.HealthCheckingState
 		policy  bool // can be read
 		missing bool // it was deleted
+		unasked bool // the step has failed since the Machine was deleted
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
@@ -319,6 +320,8 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		"M93: gets none while the workload cluster does not answer":                                             {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
 		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
 		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
+		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout":    {limit: 1, timeout: 60, state: answers, policy: true, unasked: true},
+		"M39: gets the turn that comes, without having recorded that it waits":                                  {limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -337,7 +340,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
 				if objects = append(objects, m); name != "drains" {
-					m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+					if !tc.unasked {
+						m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+					}
 					remote.WithObjects(node)
 					continue
 				}
@@ -361,7 +366,11 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				return errors.New("the conversion webhook of the infrastructure provider does not answer")
 			}})
 			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
-			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: now.Add(-15 * time.Second)})
+			since := now.Add(-15 * time.Second)
+			if tc.unasked {
+				since = now.Add(-2 * time.Minute)
+			}
+			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(self)})
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())

@@ -18,7 +18,7 @@ type Situation struct {
 	Maintenance lookup.Result[v1alpha1.NodeMaintenance]
 	// Turn is nil until it was observed.
 	Turn *Turn
-	// NeedsTurn means that the drain was held and may have to wait for a turn, see NeedsTurnAgain. It waits until the turn was observed or granted.
+	// NeedsTurn means that the drain, if it has not begun, may have to wait for a turn. It waits until the turn was observed or granted.
 	NeedsTurn bool
 	// TurnGranted means that the drain may start although the turn cannot be observed, see BlindTurn.
 	TurnGranted bool
@@ -44,7 +44,7 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	if s.Turn != nil {
 		c = c.WithTurn(*s.Turn, m, now)
 	}
-	if s.NeedsTurn && s.Turn == nil && c.Drain == nil && c.Waiting == nil {
+	if s.NeedsTurn && s.Turn == nil && !c.hasBegun() && c.Waiting == nil {
 		c = c.waitingSince(notBeforeRequest(m, now))
 	}
 	if !s.BlockedSince.IsZero() {
