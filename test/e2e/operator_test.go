@@ -46,8 +46,8 @@ var _ = Describe("The Cluster API operator", Label("operator"), func() {
 		By("upgrading the provider")
 		apply(ctx, strings.ReplaceAll(provider, installedVersion, upgradedVersion), "--kubeconfig="+m.kubeconfig)
 		m.shell(ctx, m.kubeconfig, "cd "+m.addUpgrade(ctx)+"\n"+strings.ReplaceAll(configMap, installedVersion, upgradedVersion))
+		m.shell(ctx, m.kubeconfig, strings.ReplaceAll(wait, installedVersion, upgradedVersion))
 		m.waitVersion(ctx, upgradedVersion)
-		m.shell(ctx, m.kubeconfig, wait)
 		Expect(get(ctx, Default, m.client, policy).UID).To(Equal(uid))
 
 		By("removing the provider")
