@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/hack/tools/toolchain"
@@ -74,16 +75,17 @@ kubectl create namespace capi-system
 gzip -c core-components.yaml >core-components.gz # it is larger than a ConfigMap may be
 kubectl create configmap `+m.repository.capi+` -n capi-system --from-file=components=core-components.gz --from-file=metadata=metadata.yaml
 kubectl annotate configmap `+m.repository.capi+` -n capi-system provider.cluster.x-k8s.io/compressed=true
-kubectl label configmap `+m.repository.capi+` -n capi-system provider-components=cluster-api
-kubectl apply -f - <<END
-apiVersion: operator.cluster.x-k8s.io/v1alpha2
-kind: CoreProvider
-metadata: {name: cluster-api, namespace: capi-system}
-spec:
-  version: `+m.repository.capi+`
-  fetchConfig: {selector: {matchLabels: {provider-components: cluster-api}}}
-END
-kubectl wait -n capi-system coreprovider/cluster-api --for=condition=Ready --timeout=10m`)
+kubectl label configmap `+m.repository.capi+` -n capi-system provider-components=cluster-api`)
+	core := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "operator.cluster.x-k8s.io/v1alpha2", "kind": "CoreProvider", "metadata": map[string]any{"namespace": "capi-system", "name": "cluster-api"},
+		"spec": map[string]any{
+			"version":     m.repository.capi,
+			"fetchConfig": map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"provider-components": "cluster-api"}}},
+		},
+	}}
+	// kube-proxy may not have written the rules for the operator's webhook yet.
+	Eventually(func() error { return m.client.Create(ctx, core.DeepCopy()) }, eventually, pace).Should(Succeed())
+	m.shell(ctx, m.kubeconfig, "kubectl wait -n capi-system coreprovider/cluster-api --for=condition=Ready --timeout=10m")
 }
 
 // addUpgrade adds a release that is the present one with another version, and returns the directory that has it in out/release.
