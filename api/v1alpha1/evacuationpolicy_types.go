@@ -68,9 +68,20 @@ const (
 	OnTimeoutDelete OnTimeoutPolicy = "Delete"
 )
 
-// EvacuationPolicy says how the Pods of a NodeMaintenance are evacuated. For a Machine, the controller copies it from the
-// MachineDrainPolicy.
+// EvacuationPolicy says how the Pods of a NodeMaintenance are evacuated. For a Machine, the controller copies what it shares with the
+// MachineDrainPolicy from there.
 type EvacuationPolicy struct {
+	SharedEvacuationPolicy `json:",inline"`
+
+	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain or, for a Node that is selected later, from then. If
+	// it is not set or 0, there is no timeout.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`
+}
+
+// SharedEvacuationPolicy is the part of an EvacuationPolicy that a MachineDrainPolicy has, too.
+type SharedEvacuationPolicy struct {
 	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.
 	// +optional
 	// +default=1800
@@ -78,8 +89,10 @@ type EvacuationPolicy struct {
 	// +kubebuilder:validation:Maximum=21600
 	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with an
-	// annotation. If several NodeMaintenances drain a Node, the policy that surges the most takes precedence.
+	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with the
+	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never, because a surge
+	// needs capacity and changes replicas. The operator of the Clusters decides about that. If several NodeMaintenances drain a Node, the
+	// policy that surges the most takes precedence.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
@@ -111,13 +124,7 @@ type EvacuationPolicy struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	EvictionWebhooks []string `json:"evictionWebhooks,omitempty"`
 
-	// drainTimeoutSeconds is the drain timeout, counted from the start of stage Drain or, for a Node that is selected later, from then. If
-	// it is not set or 0, there is no timeout.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`
-
-	// onTimeout says what happens to the remaining Pods at the drain timeout.
+	// onTimeout says what happens to the remaining Pods at the drain timeout, which for a Machine is its nodeDrainTimeoutSeconds.
 	// +optional
 	// +default="Release"
 	OnTimeout OnTimeoutPolicy `json:"onTimeout,omitempty"`

@@ -95,50 +95,7 @@ type MachineDrainPolicySpec struct {
 	// +default="Skip"
 	DaemonSetPods DaemonSetPodsPolicy `json:"daemonSetPods,omitempty"`
 
-	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with the
-	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never, because a surge
-	// needs capacity and changes replicas. The operator of the Clusters decides about that.
-	// +optional
-	// +default="Never"
-	Surge SurgePolicy `json:"surge,omitempty"`
-
-	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It applies to StatefulSets with
-	// podManagementPolicy OrderedReady and update strategy RollingUpdate.
-	// +optional
-	// +default="Unordered"
-	StatefulSetPods StatefulSetPodsPolicy `json:"statefulSetPods,omitempty"`
-
-	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.
-	// +optional
-	// +default=1800
-	// +kubebuilder:validation:Minimum=600
-	// +kubebuilder:validation:Maximum=21600
-	ProgressDeadlineSeconds int32 `json:"progressDeadlineSeconds,omitempty"`
-
-	// evacuators says which evacuators can become active.
-	// +optional
-	// +default="Any"
-	Evacuators EvacuatorsPolicy `json:"evacuators,omitempty"`
-
-	// unhealthyBudget says what happens to Pods that are not ready and whose PodDisruptionBudget never allows a disruption.
-	// +optional
-	// +default="Respect"
-	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
-
-	// evictionWebhooks are the names of admission webhooks whose operators move Pods when their eviction is requested, in addition to those whose
-	// rules are for pods/eviction and hardly anything else. Evictions are requested for them although a PodDisruptionBudget refuses them.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=253
-	EvictionWebhooks []string `json:"evictionWebhooks,omitempty"`
-
-	// onTimeout says what happens to the remaining Pods at the drain timeout, which is the Machine's nodeDrainTimeoutSeconds.
-	// +optional
-	// +default="Release"
-	OnTimeout OnTimeoutPolicy `json:"onTimeout,omitempty"`
+	SharedEvacuationPolicy `json:",inline"`
 
 	// excludeFromLoadBalancers adds the label node.kubernetes.io/exclude-from-external-load-balancers to the Node before the first
 	// eviction, so that load balancers stop sending traffic to the Node.

@@ -253,7 +253,7 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 // evacuation controller resolves its evacuators.
 func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after time.Time) error {
 	policy := s.maintenance.Spec.Evacuation
-	evacuators, problems := pod.Evacuators(pod.object, policy)
+	evacuators, problems := pod.Evacuators(pod.object, policy.SharedEvacuationPolicy)
 	e := evacuation.New(pod.object, evacuators, policy.ProgressDeadlineSeconds)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: pod.object.Spec.NodeName}
 	if pod.Planned.HasEvacuator {

@@ -54,7 +54,7 @@ func contains(evacuators []v1alpha1.Evacuator, class string) bool {
 // the evacuators of a Pod calls it. policy is that of the maintenance that requests the evacuation.
 //
 // BuiltIn returns none for static Pods: see package staticpod.
-func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.EvacuationPolicy) []v1alpha1.Evacuator {
+func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.SharedEvacuationPolicy) []v1alpha1.Evacuator {
 	var class string
 	switch {
 	case podType == v1alpha1.PodTypeDaemonSet:
@@ -78,7 +78,7 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	if podType == v1alpha1.PodTypeStatic {
 		return []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassKubelet}}
 	}
-	return BuiltIn(pod, podType, v1alpha1.EvacuationPolicy{Surge: v1alpha1.SurgeAlways, StatefulSetPods: v1alpha1.StatefulSetPodsOrdered})
+	return BuiltIn(pod, podType, v1alpha1.SharedEvacuationPolicy{Surge: v1alpha1.SurgeAlways, StatefulSetPods: v1alpha1.StatefulSetPodsOrdered})
 }
 
 // Unserved returns the classes of built-in evacuators that serve a Pod under no policy. Nothing reports progress for them, so they count for nothing,
@@ -94,7 +94,7 @@ func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
 // able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances, which may
 // request one, create their Evacuations resolved, and other instigators cannot request one. The terms are those of the Pod's Node.
 func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms) Subject {
-	policy := v1alpha1.EvacuationPolicy{}
+	policy := v1alpha1.SharedEvacuationPolicy{}
 	if terms.Ordered {
 		policy.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
 	}

@@ -256,7 +256,7 @@ func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, describ
 	if e != nil && len(e.Spec.Evacuators) > 0 {
 		p.Evacuators = slices.Clone(e.Spec.Evacuators)
 	} else {
-		p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation)
+		p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation.SharedEvacuationPolicy)
 	}
 	p.predictSurge(o, maintenances)
 	p.surgePolicy = requestedSurge(maintenances, o.Node.Name)

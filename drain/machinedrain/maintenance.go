@@ -200,19 +200,16 @@ func StageBefore(a, b v1alpha1.NodeMaintenanceStage) bool {
 
 // evacuationPolicy sets every default explicitly, so that the result compares equal with what the API server has stored.
 func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
-	var spec v1alpha1.MachineDrainPolicySpec
+	var policy v1alpha1.EvacuationPolicy
 	if r.Policy != nil {
-		spec = r.Policy.Spec
+		r.Policy.Spec.SharedEvacuationPolicy.DeepCopyInto(&policy.SharedEvacuationPolicy)
 	}
-	policy := v1alpha1.EvacuationPolicy{
-		ProgressDeadlineSeconds: cmp.Or(spec.ProgressDeadlineSeconds, 1800),
-		Surge:                   cmp.Or(spec.Surge, v1alpha1.SurgeNever),
-		StatefulSetPods:         cmp.Or(spec.StatefulSetPods, v1alpha1.StatefulSetPodsUnordered),
-		Evacuators:              cmp.Or(spec.Evacuators, v1alpha1.EvacuatorsAny),
-		UnhealthyBudget:         cmp.Or(spec.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect),
-		EvictionWebhooks:        slices.Clone(spec.EvictionWebhooks),
-		OnTimeout:               cmp.Or(spec.OnTimeout, v1alpha1.OnTimeoutRelease),
-	}
+	policy.ProgressDeadlineSeconds = cmp.Or(policy.ProgressDeadlineSeconds, 1800)
+	policy.Surge = cmp.Or(policy.Surge, v1alpha1.SurgeNever)
+	policy.StatefulSetPods = cmp.Or(policy.StatefulSetPods, v1alpha1.StatefulSetPodsUnordered)
+	policy.Evacuators = cmp.Or(policy.Evacuators, v1alpha1.EvacuatorsAny)
+	policy.UnhealthyBudget = cmp.Or(policy.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect)
+	policy.OnTimeout = cmp.Or(policy.OnTimeout, v1alpha1.OnTimeoutRelease)
 	if DrainTimeout(r.Machine) > 0 {
 		policy.DrainTimeoutSeconds = r.Machine.Spec.Deletion.NodeDrainTimeoutSeconds
 	}

@@ -120,7 +120,7 @@ func (v Verdict) rule() *v1alpha1.DrainRule {
 // Evacuators returns the evacuators of an Evacuation that a NodeMaintenance with this policy creates for the Pod, and the annotations of
 // the Pod that name invalid ones. There are none as long as the type of the Pod is not known. Another NodeMaintenance that drains the Pod
 // may require an order of the Pods of StatefulSets.
-func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.EvacuationPolicy) ([]v1alpha1.Evacuator, []evacuation.Problem) {
+func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.SharedEvacuationPolicy) ([]v1alpha1.Evacuator, []evacuation.Problem) {
 	if p.Type == "" {
 		return nil, nil
 	}

@@ -148,7 +148,7 @@ func TestEvacuators(t *testing.T) {
 				object.Labels["cluster.x-k8s.io/drain"] = tc.label
 			}
 			pod := planinput.ComponentOf("creates", []planinput.Drain{creates, other}, now).Pod(surroundings{}, object, nil, false, now)
-			evacuators, _ := pod.Evacuators(object, creates.Maintenance.Spec.Evacuation)
+			evacuators, _ := pod.Evacuators(object, creates.Maintenance.Spec.Evacuation.SharedEvacuationPolicy)
 			NewWithT(t).Expect(evacuators).To(HaveLen(tc.want))
 		})
 	}

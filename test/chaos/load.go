@@ -199,12 +199,11 @@ func (a App) Rule(prefix string) *clusterv1.MachineDrainRule {
 
 // NewPolicy generates the policy of the Machines.
 func NewPolicy(random *rand.Rand) v1alpha1.MachineDrainPolicySpec {
-	spec := v1alpha1.MachineDrainPolicySpec{
-		Surge:           pick(random, []v1alpha1.SurgePolicy{v1alpha1.SurgeNever, v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways}),
-		DaemonSetPods:   pick(random, []v1alpha1.DaemonSetPodsPolicy{v1alpha1.DaemonSetPodsSkip, v1alpha1.DaemonSetPodsDrain}),
-		StatefulSetPods: pick(random, []v1alpha1.StatefulSetPodsPolicy{v1alpha1.StatefulSetPodsOrdered, v1alpha1.StatefulSetPodsUnordered}),
-		OnTimeout:       pick(random, []v1alpha1.OnTimeoutPolicy{v1alpha1.OnTimeoutRelease, v1alpha1.OnTimeoutDelete}),
-	}
+	spec := v1alpha1.MachineDrainPolicySpec{}
+	spec.Surge = pick(random, []v1alpha1.SurgePolicy{v1alpha1.SurgeNever, v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways})
+	spec.DaemonSetPods = pick(random, []v1alpha1.DaemonSetPodsPolicy{v1alpha1.DaemonSetPodsSkip, v1alpha1.DaemonSetPodsDrain})
+	spec.StatefulSetPods = pick(random, []v1alpha1.StatefulSetPodsPolicy{v1alpha1.StatefulSetPodsOrdered, v1alpha1.StatefulSetPodsUnordered})
+	spec.OnTimeout = pick(random, []v1alpha1.OnTimeoutPolicy{v1alpha1.OnTimeoutRelease, v1alpha1.OnTimeoutDelete})
 	spec.Rollout.OutdatedNodes = pick(random, []v1alpha1.OutdatedNodesPolicy{v1alpha1.OutdatedNodesIgnore, v1alpha1.OutdatedNodesAnnounce, v1alpha1.OutdatedNodesCordon})
 	spec.UnhealthyBudget = pick(random, []v1alpha1.UnhealthyBudgetPolicy{v1alpha1.UnhealthyBudgetRespect, v1alpha1.UnhealthyBudgetOverride})
 	if random.IntN(3) == 0 {

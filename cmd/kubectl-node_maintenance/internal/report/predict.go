@@ -79,7 +79,9 @@ func (i Intent) isOfClusterAPI(m *observe.Machine) bool {
 
 // drainOfClusterAPI makes the drain of this provider one that decides as Cluster API's about each Pod: no evacuator delays it.
 var drainOfClusterAPI = &v1alpha1.MachineDrainPolicy{
-	Spec: v1alpha1.MachineDrainPolicySpec{StatefulSetPods: v1alpha1.StatefulSetPodsUnordered, Evacuators: v1alpha1.EvacuatorsBuiltIn},
+	Spec: v1alpha1.MachineDrainPolicySpec{SharedEvacuationPolicy: v1alpha1.SharedEvacuationPolicy{
+		StatefulSetPods: v1alpha1.StatefulSetPodsUnordered, Evacuators: v1alpha1.EvacuatorsBuiltIn,
+	}},
 }
 
 // withUID returns a Node that was not read with the UID in the NodeMaintenance of its Machine, if there is one.
