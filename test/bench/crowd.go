@@ -7,11 +7,9 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
@@ -82,14 +80,14 @@ const (
 	settling = 20 * time.Second
 )
 
-// newCrowd starts a fleet without Clusters. With ours false, the caller starts the managers.
-func newCrowd(ctx context.Context, size crowdSize, o options, ours bool) (_ *crowd, err error) {
+// newCrowd starts a fleet without Clusters.
+func newCrowd(ctx context.Context, size crowdSize, o options) (_ *crowd, err error) {
 	profiler, err := fleet.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
 	options := fleet.Options{
-		PodReadyDelay: podReadyDelay, PodDeletionDelay: podDeletionDelay, WithoutManager: !ours, ReleasePace: true, KeepDir: o.keep,
+		PodReadyDelay: podReadyDelay, PodDeletionDelay: podDeletionDelay, ReleasePace: true, KeepDir: o.keep,
 		ManagerArgs: o.managerArgs(), CoreArgs: []string{"--profiler-address=" + profiler},
 		Progress: func(what string) { progress("%s", what) },
 	}
@@ -112,8 +110,8 @@ func newCrowd(ctx context.Context, size crowdSize, o options, ours bool) (_ *cro
 		}
 	}
 	c.core = program{pid: f.Core.PID(), metrics: f.Core.MetricsURL(), profileURL: "http://" + profiler + "/debug/pprof/"}
-	if c.coreEmpty, err = c.core.memory(ctx); err != nil || !ours {
-		return c, err
+	if c.coreEmpty, err = c.core.memory(ctx); err != nil {
+		return nil, err
 	}
 	c.ours = programOf(f.Manager)
 	if c.oursEmpty, err = c.ours.memory(ctx); err != nil {
@@ -144,14 +142,10 @@ func (c *crowd) addHost(ctx context.Context, w *fleet.Workload) error {
 	return nil
 }
 
-// fill adds the Clusters, modified by change, and waits until they are connected to the managers. The first ones have a Machine.
-func (c *crowd) fill(ctx context.Context, machines int, change func(i int, cluster kwok.Cluster) (kwok.Cluster, []kwok.Change)) error {
+// fill adds the Clusters. The first ones have a Machine.
+func (c *crowd) fill(ctx context.Context, machines int) error {
 	for i := range c.size.clusters {
-		cluster, changes := kwok.NewCluster(fmt.Sprintf("t%04d", i)).WithExternalControlPlane(), []kwok.Change(nil)
-		if change != nil {
-			cluster, changes = change(i, cluster)
-		}
-		if err := c.addTenant(ctx, i, cluster, changes, i < machines); err != nil {
+		if err := c.addTenant(ctx, i, kwok.NewCluster(fmt.Sprintf("t%04d", i)).WithExternalControlPlane(), i < machines); err != nil {
 			return err
 		}
 	}
@@ -159,7 +153,7 @@ func (c *crowd) fill(ctx context.Context, machines int, change func(i int, clust
 	return nil
 }
 
-func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, changes []kwok.Change, machine bool) error {
+func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, machine bool) error {
 	host := c.hosts[i%len(c.hosts)]
 	tenant, err := host.Add(ctx, c.Workloads[host.Name()].Client, cluster)
 	if err != nil {
@@ -181,17 +175,11 @@ func (c *crowd) addTenant(ctx context.Context, i int, cluster kwok.Cluster, chan
 		return err
 	}
 	c.ConnectOver(cluster, workload)
-	objects := [][]client.Object{cluster.Objects(changes...)}
+	objects := [][]client.Object{cluster.Objects()}
 	if machine {
-		objects = append(objects, cluster.Machine(tenant.Name, changes...))
+		objects = append(objects, cluster.Machine(tenant.Name))
 	}
 	return kwok.Create(ctx, c.Client, objects...)
-}
-
-// createPolicy creates a policy that selects all Machines of a namespace.
-func (c *crowd) createPolicy(ctx context.Context, namespace string) error {
-	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bench"}}
-	return kwok.Create(ctx, c.Client, []client.Object{policy})
 }
 
 // awaitConnections waits until each manager is connected to the given number of Clusters.

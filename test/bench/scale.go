@@ -7,6 +7,10 @@ import (
 
 	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
 // fleetSize is the size of a large installation that one machine can simulate.
@@ -73,7 +77,7 @@ func onCrowd(ctx context.Context, size crowdSize, o options, do func(*crowd) err
 func startCrowd(ctx context.Context, size crowdSize, o options) (_ *crowd, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	c, err := newCrowd(ctx, size, o, true)
+	c, err := newCrowd(ctx, size, o)
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +86,12 @@ func startCrowd(ctx context.Context, size crowdSize, o options) (_ *crowd, err e
 			_ = c.stop(true)
 		}
 	}()
-	if err := c.createPolicy(ctx, metav1.NamespaceDefault); err != nil {
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
+	if err := kwok.Create(ctx, c.Client, []client.Object{policy}); err != nil {
 		return nil, err
 	}
 	machines := 2*size.drained + size.unreachable
-	if err := c.fill(ctx, machines, nil); err != nil {
+	if err := c.fill(ctx, machines); err != nil {
 		return nil, err
 	}
 	if err := c.awaitConnections(ctx, map[program]int{c.ours: size.clusters, c.core: size.clusters}); err != nil {

@@ -38,7 +38,6 @@ var scenarios = []scenario{
 	atScale("idle", "500 Clusters, idle for five minutes", "idle"),
 	atScale("restart", "500 Clusters, a restart while 100 of them are drained", "restart"),
 	atScale("scale", "fleet, idle and restart in one run", "fleet", "idle", "restart"),
-	shardsScenario,
 	smokeScenario,
 	summaryScenario,
 }

@@ -66,23 +66,31 @@ func TestWatchLimits(t *testing.T) {
 		}
 		return names, err
 	}
-	// serves starts a manager and checks which Machines get its hook. Changes of the policies also cause events of the other Machines.
-	serves := func(t *testing.T, flag string, expected ...string) {
+	// serves starts a manager and checks to how many Clusters it connects, of which one can be reached, and which Machines have a hook then. Changes
+	// of the policies also cause events of the other Machines.
+	serves := func(t *testing.T, flag string, clusters float64, expected ...string) {
 		t.Helper()
 		g := NewWithT(t)
 		g.Expect(f.StartManager(t.Context(), flag)).To(Succeed())
 		defer f.KillManager()
+		connected := func() (float64, error) {
+			metrics, err := f.Manager.Metrics(t.Context())
+			return metrics.Sum("capi_cluster_cache_connection_up", nil), err
+		}
 		g.Eventually(held, eventually, pace).Should(ConsistOf(expected))
+		g.Eventually(connected, eventually, pace).Should(Equal(clusters))
 		for _, ns := range []string{namespace, "other"} {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "all"}}
 			patch := fmt.Appendf(nil, `{"spec":{"clusterSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}}`, flag[2:4])
 			g.Expect(f.Client.Patch(t.Context(), policy, client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 		}
 		g.Consistently(held, settled, pace).Should(ConsistOf(expected))
+		g.Expect(connected()).To(Equal(clusters))
 	}
 
-	t.Run("--watch-filter: ignores Machines without the label", func(t *testing.T) {
-		serves(t, "--watch-filter=ours", "default/labelled", "other/labelled")
+	t.Run("M104: --watch-filter: ignores Machines and Clusters without the label", func(t *testing.T) {
+		serves(t, "--watch-filter=ours", 1, "default/labelled", "other/labelled")
+		serves(t, "--watch-filter=theirs", 0, "default/labelled", "other/labelled")
 	})
 	t.Run("M104: removes its hook from a Machine that leaves the watch filter, by its label or that of its Cluster", func(t *testing.T) {
 		g := NewWithT(t)
@@ -102,8 +110,8 @@ func TestWatchLimits(t *testing.T) {
 		label(cluster, `"ours"`)
 		g.Eventually(held, eventually, pace).Should(ConsistOf("default/labelled", "other/labelled"))
 	})
-	t.Run("--namespace: ignores Machines in other namespaces", func(t *testing.T) {
-		serves(t, "--namespace=other", "default/labelled", "other/labelled", "other/plain")
+	t.Run("--namespace: ignores Machines and Clusters in other namespaces", func(t *testing.T) {
+		serves(t, "--namespace=other", 0, "default/labelled", "other/labelled", "other/plain")
 	})
 	t.Run("M103, M111: does not change hooks while a selector of the policy is invalid, and says so", func(t *testing.T) {
 		g := NewWithT(t)
