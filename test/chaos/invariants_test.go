@@ -50,14 +50,9 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a")
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
 			s.Managers = append(s.Managers, s.now.Add(500*time.Millisecond))
-			s.now = s.now.Add(handover)
-			s.evict("a", "uid-a")
+			s.later(handover).evict("a", "uid-a")
 		}, evictedOnce},
-		{"a Pod is evicted that has terminated for long", func(s *story) {
-			s.storePod("a", terminating)
-			s.now = s.now.Add(lag)
-			s.evict("a", "uid-a")
-		}, evictedOnce},
+		{"a Pod is evicted that has terminated for long", func(s *story) { s.storePod("a", terminating); s.later(lag).evict("a", "uid-a") }, evictedOnce},
 		{"a Pod with the same name is evicted", func(s *story) {
 			s.storePod("a")
 			s.evict("a", "uid-a")
@@ -69,8 +64,7 @@ func TestInvariants(t *testing.T) {
 
 		{"a Pod is evicted from a Node that is only cordoned", func(s *story) {
 			s.storeMaintenance(v1alpha1.StageCordon)
-			s.now = s.now.Add(lag)
-			s.storePod("a")
+			s.later(lag).storePod("a")
 			s.evict("a", "uid-a")
 		}, evictedInStageDrain},
 		{"a Pod is evicted just after its maintenance completed", func(s *story) {
@@ -94,21 +88,18 @@ func TestInvariants(t *testing.T) {
 		{"a Pod is evicted that a rule skips", func(s *story) {
 			s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.evict("a", "uid-a")
+			s.later(lag).evict("a", "uid-a")
 		}, protectedStay},
 		{"a Pod is evicted that a new rule skips", func(s *story) {
 			s.storePod("a")
-			s.now = s.now.Add(lag / 2)
-			s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+			s.later(lag/2).storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
 			s.evict("a", "uid-a")
 		}, nil},
 		{"a Pod is evicted that an edited rule has skipped for long", func(s *story) {
 			s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorDrain, nil)
 			s.storePod("a")
 			s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorWaitCompleted, nil)
-			s.now = s.now.Add(lag)
-			s.evict("a", "uid-a")
+			s.later(lag).evict("a", "uid-a")
 		}, protectedStay},
 
 		{"a budget grants the disruption", func(s *story) {
@@ -132,12 +123,7 @@ func TestInvariants(t *testing.T) {
 		}, budgetsRespected},
 		{"an unready Pod is evicted", func(s *story) { s.storePod("a", unready); s.storeBudget("b", "a", 0); s.evict("a", "uid-a") }, nil},
 		{"a Pod is deleted in spite of its budget", func(s *story) { s.storePod("a"); s.storeBudget("b", "a", 1); s.delete("a") }, budgetsRespected},
-		{"a Pod is deleted before the drain timeout", func(s *story) {
-			s.withTimeout(60)
-			s.storePod("a")
-			s.storeBudget("b", "a", 0)
-			s.delete("a")
-		}, nil},
+		{"a Pod is deleted before the drain timeout", func(s *story) { s.withTimeout(60); s.storePod("a"); s.storeBudget("b", "a", 0); s.delete("a") }, nil},
 		{"a Pod is deleted before the drain timeout while it is evicted", func(s *story) {
 			s.withTimeout(60)
 			s.storePod("a")
@@ -195,8 +181,7 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a")
 			s.storeBudget("b", "a", 0)
 			s.store(&s.Workload, budgetKeys+"default/b", nil)
-			s.now = s.now.Add(replacement)
-			s.evict("a", "uid-a")
+			s.later(replacement).evict("a", "uid-a")
 		}, nil},
 		{"a Pod is evicted before a Pod with a lower drain order is gone", func(s *story) {
 			lowAndHigh(s)
@@ -221,147 +206,117 @@ func TestInvariants(t *testing.T) {
 			s.evict("low", "uid-low")
 			s.evict("high", "uid-high")
 		}, nil},
-		{"the final eviction attempt disregards the order", func(s *story) {
-			s.storeMachine(timeout(60))
-			lowAndHigh(s)
-			s.evict("high", "uid-high")
-		}, nil},
+		{"the final eviction attempt disregards the order", func(s *story) { s.storeMachine(timeout(60)); lowAndHigh(s); s.evict("high", "uid-high") }, nil},
 
 		{"the hook is removed while a Pod runs", func(s *story) { s.storePod("a"); s.now = s.now.Add(lag); s.releaseHook() }, hookHeld},
 		{"the hook is removed immediately after the deletion, while a Pod runs", func(s *story) {
 			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = nil })
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(s.now)) })
+			s.later(lag).storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = ptr.To(metav1.NewTime(s.now)) })
 			s.storeMachine(unhooked)
 			s.removePod("a")
 		}, hookHeld},
 		{"the hook is removed before the deletion", func(s *story) {
 			s.storeMachine(func(m *clusterv1.Machine) { m.DeletionTimestamp = nil })
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.storeMachine(unhooked)
+			s.later(lag).storeMachine(unhooked)
 		}, nil},
 		{"M53: a user removes the hook while a Pod runs", func(s *story) {
 			s.Unhooked["n1"] = true
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.storeMachine(unhooked)
+			s.later(lag).storeMachine(unhooked)
 		}, nil},
 		{"M81: the hook is removed while a Pod of a Node that is out of service is there", func(s *story) {
 			s.storeNode(unreachable, func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}} })
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
-		{"the hook is removed while a Pod terminates", func(s *story) {
-			s.storePod("a")
-			s.evict("a", "uid-a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
-		}, hookHeld},
+		{"the hook is removed while a Pod terminates", func(s *story) { s.storePod("a"); s.evict("a", "uid-a"); s.later(lag).releaseHook() }, hookHeld},
 		{"the hook is removed while a Pod of an unreachable Node terminates", func(s *story) {
 			s.storeNode(unreachable)
 			s.storePod("a")
 			s.evict("a", "uid-a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
 		{"the hook is removed while a Pod of a deleted Node is there", func(s *story) {
 			s.storePod("a")
 			s.store(&s.Workload, nodeKeys+"n1", nil)
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
 		{"the hook is removed a moment after the Node was deleted", func(s *story) {
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.request(&s.Workload, controlplane.Event{Verb: "delete", Resource: "nodes", Name: "n1", Code: http.StatusOK, UserAgent: "kubectl"})
+			s.later(lag).request(&s.Workload, controlplane.Event{Verb: "delete", Resource: "nodes", Name: "n1", Code: http.StatusOK, UserAgent: "kubectl"})
 			s.releaseHook()
 		}, nil},
 		{"the hook is removed while a Pod of an unreachable Node terminates in its grace period", func(s *story) {
 			s.storeNode(unreachable)
 			s.storePod("a", func(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.NewTime(s.now.Add(time.Hour))) })
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, hookHeld},
 		{"the hook is removed while a Pod runs that is waited for", func(s *story) {
 			s.storePod("a", labelled("wait-completed"))
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, hookHeld},
 		{"the hook is removed while only completed and skipped Pods are there", func(s *story) {
 			s.storePod("a", labelled("skip"))
 			s.storePod("b", completed)
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
 		{"the hook is removed after the drain timeout", func(s *story) {
 			s.storeMachine(timeout(20))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "Drain not completed yet")
+			s.later(lag).timeOut("n1", "Drain not completed yet")
 		}, nil},
 		{"M39: the hook is removed after the drain timeout, and the condition names no wait", func(s *story) {
 			s.storeMachine(timeout(20))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "")
+			s.later(lag).timeOut("n1", "")
 		}, hookHeld},
 		{"M39: the hook is removed after the drain timeout, and there is no condition", func(s *story) {
 			s.storeMachine(timeout(20))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, hookHeld},
 		{"M66: the hook is removed before the drain timeout by a manager whose clock is wrong", func(s *story) {
 			s.ClockOff = time.Minute
 			s.storeMachine(timeout(120))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "Drain not completed yet")
+			s.later(lag).timeOut("n1", "Drain not completed yet")
 		}, nil},
 		{"M92: the hook is removed after a drain timeout that started while no manager ran", func(s *story) {
 			s.Down = [][]Period{{{Until: s.now}}}
 			s.storeMachine(timeout(60))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "Waiting for a connection to the workload cluster")
+			s.later(lag).timeOut("n1", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M93: the hook is removed while the Machine waits for a turn for longer than its drain timeout", func(s *story) {
 			waitForTurn(s, "n2")
-			s.now = s.now.Add(21 * time.Second)
-			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+			s.later(21*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M93: the hook is removed while the Machine waits for a turn, and a record says that its drain has begun", func(s *story) {
 			waitForTurn(s, "n2")
 			s.storeNamedMachine("n2", func(m *clusterv1.Machine) {
 				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
 			})
-			s.now = s.now.Add(21 * time.Second)
-			s.timeOut("n2", "Drain not completed yet")
+			s.later(21*time.Second).timeOut("n2", "Drain not completed yet")
 		}, hookHeld},
 		{"M93: the wait for a turn limits the drain", func(s *story) {
 			waitForTurn(s, "n2")
-			s.now = s.now.Add(45 * time.Second)
-			s.timeOut("n2", "Waiting for other Machines of Cluster default/c to be drained: 1 draining (maxParallelDrains allows 1), 0 waiting longer")
+			s.later(45*time.Second).timeOut("n2", "Waiting for other Machines of Cluster default/c to be drained: 1 draining (maxParallelDrains allows 1), 0 waiting longer")
 		}, hookHeld},
 		{"M92: the hook is removed a drain timeout after the deletion of the Machine, since the workload cluster was never reached", func(s *story) {
 			waitForTurn(s, "n2")
 			s.Workload.Versions = slices.DeleteFunc(s.Workload.Versions, func(v Version) bool { return v.Key == maintenanceKeys+"of-n2" })
-			s.now = s.now.Add(21 * time.Second)
-			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+			s.later(21*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
 		}, nil},
 		{"M93: the hook is removed a drain timeout after the Machine had a turn, since no other drain began", func(s *story) {
 			waitForTurn(s, "n2")
-			s.now = s.now.Add(41 * time.Second)
-			s.timeOut("n2", "Waiting for a connection to the workload cluster")
+			s.later(41*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
 		}, nil},
 		{"M93: the hook is removed a drain timeout after the other drain ended", func(s *story) {
 			waitForTurn(s, "n2")
 			s.storeMachine(unhooked)
-			s.now = s.now.Add(21 * time.Second)
-			s.timeOut("n2", "Drain not completed yet")
+			s.later(21*time.Second).timeOut("n2", "Drain not completed yet")
 		}, nil},
 		{"M93: two Machines get a turn at once while the manager cannot observe turns", func(s *story) {
 			waitForTurn(s, "n2")
@@ -369,8 +324,7 @@ func TestInvariants(t *testing.T) {
 			s.now = s.now.Add(20 * time.Second)
 			getTurn(s, "n2")
 			getTurn(s, "n3")
-			s.now = s.now.Add(25 * time.Second)
-			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M93: the second one of two Machines gets a turn a drain timeout after the first one", func(s *story) {
 			waitForTurn(s, "n2")
@@ -379,34 +333,29 @@ func TestInvariants(t *testing.T) {
 			getTurn(s, "n2")
 			s.now = s.now.Add(20 * time.Second)
 			getTurn(s, "n3")
-			s.now = s.now.Add(25 * time.Second)
-			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
 		{"M93: the hook is removed a drain timeout after the Machine had a turn, but another drain began meanwhile", func(s *story) {
 			waitForTurn(s, "n2")
 			waitForTurn(s, "n3")
 			s.now = s.now.Add(5 * time.Second)
 			getTurn(s, "n2")
-			s.now = s.now.Add(32 * time.Second)
-			s.timeOut("n3", "Waiting for a connection to the workload cluster")
+			s.later(32*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
 			s.ClusterDeleted = s.now
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
 		{"M54: the hook is removed while a Pod runs, before the Cluster is deleted", func(s *story) {
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 			s.ClusterDeleted = s.now.Add(time.Second)
 		}, hookHeld},
 		{"the hook is removed before the drain timeout", func(s *story) {
 			s.storeMachine(timeout(120))
 			s.storePod("a")
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "Drain not completed yet")
+			s.later(lag).timeOut("n1", "Drain not completed yet")
 		}, hookHeld},
 
 		{"the hook is removed while a volume is attached", func(s *story) { s.storeAttachment(); s.now = s.now.Add(lag); s.releaseHook() }, volumesDetached},
@@ -421,20 +370,17 @@ func TestInvariants(t *testing.T) {
 			})
 			s.storeMachine(timeout(20))
 			s.storeAttachment()
-			s.now = s.now.Add(21 * time.Second)
-			s.timeOut("n1", "VolumeAttachment v")
+			s.later(21*time.Second).timeOut("n1", "VolumeAttachment v")
 		}, nil},
 		{"M13: the hook is removed while a volume is attached, a timeout after the start of the drain", func(s *story) {
 			s.storeMachine(timeout(60))
 			s.storeAttachment()
-			s.now = s.now.Add(lag)
-			s.timeOut("n1", "VolumeAttachment v")
+			s.later(lag).timeOut("n1", "VolumeAttachment v")
 		}, volumesDetached},
 		{"the hook is removed while the volume of a Pod that is skipped is attached", func(s *story) {
 			s.storePod("a", labelled("skip"), func(pod *corev1.Pod) { storage.Mount(&pod.Spec, "v") })
 			s.storeAttachment()
-			s.now = s.now.Add(lag)
-			s.releaseHook()
+			s.later(lag).releaseHook()
 		}, nil},
 
 		{"Cluster API evicts", func(s *story) { s.storePod("a"); s.requestEviction("a", "uid-a", fleet.CoreAgent) }, coreDoesNotEvict},
@@ -464,8 +410,7 @@ func TestInvariants(t *testing.T) {
 				machine.Annotations = map[string]string{"clusterctl.cluster.x-k8s.io/delete-for-move": ""}
 			})
 			s.store(&s.Management, machineKeys+"default/n1", nil)
-			s.now = s.now.Add(obsolete)
-			s.requestEviction("a", "uid-a", fleet.CoreAgent)
+			s.later(obsolete).requestEviction("a", "uid-a", fleet.CoreAgent)
 		}, coreDoesNotEvict},
 
 		{"a Node is restored", func(s *story) { s.storeNode(cordoned(true)); s.storeNode() }, nil},
@@ -533,7 +478,7 @@ func lowAndHigh(s *story) {
 	s.storeRule("high", clusterv1.MachineDrainRuleDrainBehaviorDrain, ptr.To[int32](2))
 	s.storePod("low")
 	s.storePod("high")
-	s.now = s.now.Add(lag)
+	s.later(lag)
 	s.Workload.Versions = slices.DeleteFunc(s.Workload.Versions, func(v Version) bool { return v.Key == maintenanceKeys+"m" })
 	s.storeMaintenance(v1alpha1.StageDrain)
 	s.now = s.now.Add(time.Minute)

@@ -37,6 +37,12 @@ func newStory() *story {
 	return s
 }
 
+// later lets time pass.
+func (s *story) later(d time.Duration) *story {
+	s.now = s.now.Add(d)
+	return s
+}
+
 // store stores an object in a cluster; nil deletes it.
 func (s *story) store(side *Side, key string, object client.Object) {
 	s.now = s.now.Add(time.Second)
