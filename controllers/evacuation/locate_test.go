@@ -19,13 +19,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // serving is a ClusterCache with a connection to a server.
@@ -70,17 +70,14 @@ func aPod(name, node string) *corev1.Pod {
 // locating returns a Reconciler for a workload cluster with the Nodes a and b, the Pods and an Evacuation.
 func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Reconciler, client.Client, workload.Request) {
 	t.Helper()
-	g, scheme, request := NewWithT(t), runtime.NewScheme(), workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: client.ObjectKeyFromObject(e)}
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-		g.Expect(add(scheme)).To(Succeed())
-	}
+	scheme, request := fakes.Scheme(), workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: client.ObjectKeyFromObject(e)}
 	objects := []client.Object{e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
 	for _, pod := range pods {
 		objects = append(objects, pod)
 	}
-	remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(e).
+	remote := fakes.Builder(objects...).WithStatusSubresource(e).
 		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).Build()
-	management := fake.NewClientBuilder().WithScheme(scheme).
+	management := fakes.Builder().
 		WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}).Build()
 	cache := serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t, pods...)}
 	r := &Reconciler{

@@ -8,15 +8,14 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestSuspension(t *testing.T) {
@@ -58,10 +57,7 @@ func TestSuspension(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, policy).WithInterceptorFuncs(interceptor.Funcs{
+			builder := fakes.Builder(cluster, policy).WithInterceptorFuncs(interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 					if tc.fails != nil {
 						return tc.fails

@@ -6,14 +6,13 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestFinishedWhileTheWatchLags(t *testing.T) {
@@ -28,12 +27,10 @@ func TestFinishedWhileTheWatchLags(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 			observed := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "e", UID: "uid", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}}}
 			stored := observed.DeepCopy()
 			stored.Finalizers = append(stored.Finalizers, tc.added...)
-			server := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(observed).WithObjects(stored).Build()
+			server := fakes.Builder().WithStatusSubresource(observed).WithObjects(stored).Build()
 			observed.ResourceVersion = "1"
 			r, now := &Reconciler{Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim)}, time.Now()
 			finish := evacuation.Next(evacuation.Input{Evacuation: observed, Pod: evacuation.Pod{Known: true, Exists: true, Finished: true}, Now: now})

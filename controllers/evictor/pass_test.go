@@ -28,20 +28,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // passOver returns a pass over a workload cluster with these objects.
 func passOver(t *testing.T, now time.Time, observation workload.Observation, objects ...client.Object) *pass {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	_ = corev1.AddToScheme(scheme)
-	_ = v1alpha1.AddToScheme(scheme)
 	draining := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
 	return &pass{
 		drains: func(node string) evacuation.NodeTerms {
 			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		},
-		client: fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
+		client: fakes.Builder().WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
 			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim),
 		clock: clocktesting.NewFakePassiveClock(now), now: now,

@@ -6,16 +6,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestDrainMetrics(t *testing.T) {
@@ -63,9 +62,8 @@ func TestDrainMetrics(t *testing.T) {
 }
 
 func TestWithdrawnDrainIsForgotten(t *testing.T) {
-	scheme := runtime.NewScheme()
-	_ = clusterv1.AddToScheme(scheme)
-	management := fake.NewClientBuilder().WithScheme(scheme).Build()
+	scheme := fakes.Scheme()
+	management := fakes.Client()
 	r := &Reconciler{Client: management, Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), scheme, workload.Limits{}, clock.RealClock{})}
 	s := &scope{
 		machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},

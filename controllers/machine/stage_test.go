@@ -23,12 +23,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func newScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
-	return scheme
+	return fakes.Scheme()
 }
 
 func TestOrphanedByMoveWithoutPolicy(t *testing.T) {

@@ -6,15 +6,14 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestMachinesAffectedBy(t *testing.T) {
@@ -30,9 +29,7 @@ func TestMachinesAffectedBy(t *testing.T) {
 		m.DeletionTimestamp, m.Finalizers = new(metav1.NewTime(time.Unix(1, 0))), []string{clusterv1.MachineFinalizer}
 		m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
 	}
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-	r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+	r := &Reconciler{Client: fakes.Builder(
 		machine("running", "c", func(*clusterv1.Machine) {}),
 		machine("deleted", "c", deleted),
 		machine("other", "c", deleted),

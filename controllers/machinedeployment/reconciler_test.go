@@ -5,25 +5,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // A manager that does not ignore the MachineDeployment would use the workload clusters, which are nil.
 func TestWatchFilter(t *testing.T) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	labelled := func(name, value string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{clusterv1.WatchLabel: value}}
 	}
@@ -31,7 +24,7 @@ func TestWatchFilter(t *testing.T) {
 		deployment := &clusterv1.MachineDeployment{ObjectMeta: labelled("md", "theirs")}
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
 		deployment.Spec.ClusterName = cluster.Name
-		r := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(deployment, cluster).Build(), Filter: "ours"}
+		r := &Reconciler{Client: fakes.Client(deployment, cluster), Filter: "ours"}
 		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(deployment)}); err != nil || !result.IsZero() {
 			t.Errorf("got %v, %v", result, err)
 		}
@@ -44,8 +37,8 @@ func TestWatchFilter(t *testing.T) {
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
 			machine := &clusterv1.Machine{ObjectMeta: labelled("m", "theirs"), Spec: clusterv1.MachineSpec{ClusterName: cluster.Name}}
 			machine.Status.NodeRef.Name = "node"
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster, machine).Build()
-			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}).Build()
+			management := fakes.Client(cluster, machine)
+			remote := fakes.Client(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}})
 			r := &Reconciler{Filter: machinedrain.WatchFilter(filter), Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
 			if err := r.apply(t.Context(), &scope{cluster: cluster, remote: remote}, machine, v1alpha1.StageCordon); err != nil {
 				t.Fatal(err)

@@ -9,29 +9,25 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 	t.Run("R66: the status lists a cordoned Node, although the writes of another Node get no answer", func(t *testing.T) {
 		g := NewWithT(t)
-		scheme := runtime.NewScheme()
-		g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-		g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 		node := func(name string) *corev1.Node {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{"pool": "x"}}}
 		}
 		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
 			NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}}}},
 		}}}
-		server := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
+		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				if object.GetName() == "b" {
 					return errors.New("context deadline exceeded")

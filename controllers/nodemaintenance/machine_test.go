@@ -12,13 +12,11 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
@@ -28,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestStepsOfOtherManagementClusters(t *testing.T) {
@@ -76,10 +75,7 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 			for _, change := range tc.changes {
 				change(m, machine)
 			}
-			scheme := apiruntime.NewScheme()
-			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-			management := fake.NewClientBuilder().WithScheme(scheme)
+			management := fakes.Builder()
 			if !tc.absent {
 				management.WithObjects(machine)
 			}
@@ -112,10 +108,7 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 		"M30: is restored if the Machine is running":                                         {machine: true, isRunning: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme := NewWithT(t), apiruntime.NewScheme()
-			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-				g.Expect(add(scheme)).To(Succeed())
-			}
+			g := NewWithT(t)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
 			cordon.Apply(node)
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Finalizers: []string{clusterv1.MachineFinalizer}}}
@@ -126,7 +119,7 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			if tc.clusterDeleted {
 				owner.DeletionTimestamp = &deletedAt
 			}
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(owner)
+			management := fakes.Builder(owner)
 			if tc.machine {
 				management.WithObjects(machine)
 			}
@@ -144,7 +137,7 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			s.maintenance.Spec.Stage = v1alpha1.StageDrain
 			g.Expect(reflect.DeepEqual(names(r.steps(s)), []string{"moveToComplete"})).To(Equal(tc.clusterDeleted), "no drain continues when a Machine was deleted with its Cluster")
 
-			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node).Build()
+			remote := fakes.Client(node)
 			of := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete}}
 			user := &scope{request: workload.Request{Cluster: cluster}, client: remote, maintenance: of, nodes: []*corev1.Node{node}, others: []v1alpha1.NodeMaintenance{*m}}
 			_, err := r.uncordon(t.Context(), user)
@@ -165,24 +158,21 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 		"M18: deletes the NodeMaintenance of a Node that was registered again with the same name": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "2"}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), apiruntime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-				g.Expect(add(scheme)).To(Succeed())
-			}
+			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}})
 			m.UID = "m"
-			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m).
+			builder := fakes.Builder(m).
 				WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil })
 			cached := builder.Build()
 			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
-			stored := fake.NewClientBuilder().WithScheme(scheme)
+			stored := fakes.Builder()
 			if tc.stored != nil {
 				stored.WithObjects(tc.stored)
 			}
 			r := &Reconciler{
 				ManagementCluster: "here",
-				Clusters:          workload.NewClusters(fake.NewClientBuilder().WithScheme(scheme).Build(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{}, clock.RealClock{}),
+				Clusters:          workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{}, clock.RealClock{}),
 			}
 			s := &scope{request: workload.Request{Cluster: cluster}, client: cached, maintenance: m, before: m.DeepCopy(), now: time.Now()}
 			for _, step := range r.steps(s) {
@@ -205,10 +195,7 @@ func TestConfirmationDuringAPause(t *testing.T) {
 		"M95: keeps the confirmation of one that is not suspended":                                         {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), apiruntime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			for _, add := range []func(*apiruntime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-				g.Expect(add(scheme)).To(Succeed())
-			}
+			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: map[string]string{}}}
 			stage := v1alpha1.StageIdle
@@ -221,8 +208,8 @@ func TestConfirmationDuringAPause(t *testing.T) {
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: stage})
 			m.UID = "m"
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).Build()
-			remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node).WithStatusSubresource(m).
+			management := fakes.Client(machine)
+			remote := fakes.Builder(m, node).WithStatusSubresource(m).
 				WithIndex(m, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build()
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}

@@ -8,19 +8,17 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
@@ -29,17 +27,14 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 		"E57: not from that of a Pod which another NodeMaintenance targets":                              true,
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), runtime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-				g.Expect(add(scheme)).To(Succeed())
-			}
+			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0)
 			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
-			stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(e).Build()
+			stored := fakes.Client(e)
 			lagging := interceptor.NewClient(stored, interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 			})
-			management := fake.NewClientBuilder().WithScheme(scheme).Build()
+			management := fakes.Client()
 			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, cluster), scheme, workload.Limits{}, clock.RealClock{})}
 			s := &scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: lagging, now: time.Now()}
 			r.created.recordCreated(s.request, e, s.now)

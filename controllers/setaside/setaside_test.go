@@ -12,7 +12,6 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 const oddTime = "2026-01-01t00:00:00z"
@@ -86,8 +86,7 @@ func TestInformerSetsAside(t *testing.T) {
 		s := &server{events: make(chan string), items: []string{stored("a", "2026-01-01T00:00:00Z", 1), stored("b", oddTime, 2), stored("c", "2026-01-01T00:00:00Z", 3)}}
 		api := httptest.NewServer(s)
 		t.Cleanup(api.Close)
-		scheme := runtime.NewScheme()
-		g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+		scheme := fakes.Scheme()
 		reports := &reported{}
 		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
 		aside := setaside.New(cluster, reports.report)

@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -17,12 +16,12 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // connections is a ClusterCache with one connection, nil: not connected.
@@ -55,8 +54,7 @@ func (c *connections) Watch(_ context.Context, _ client.ObjectKey, w clustercach
 func TestConnection(t *testing.T) {
 	api := httptest.NewServer(nil)
 	t.Cleanup(api.Close)
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	scheme := fakes.Scheme()
 	cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
 	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
@@ -64,7 +62,7 @@ func TestConnection(t *testing.T) {
 	connect := func(t *testing.T) (*Clusters, *connections, *sharingCache) {
 		t.Helper()
 		g := NewWithT(t)
-		remote := &connections{config: &rest.Config{Host: api.URL}, client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(), watches: sets.New[string]()}
+		remote := &connections{config: &rest.Config{Host: api.URL}, client: fakes.Builder().WithRESTMapper(mapper).Build(), watches: sets.New[string]()}
 		clusters := NewClusters(nil, remote, scheme, Limits{}, clock.RealClock{})
 		clusters.UseCaches(CacheOptions{})
 		opened, err := clusters.connection(t.Context(), cluster)

@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -18,13 +17,11 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestRefusedClusters(t *testing.T) {
-	scheme := runtime.NewScheme()
-	if err := clusterv1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	scheme := fakes.Scheme()
 	for _, tc := range []struct {
 		name         string
 		filter       machinedrain.WatchFilter
@@ -42,7 +39,7 @@ func TestRefusedClusters(t *testing.T) {
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{clusterv1.WatchLabel: "ours"}}}
 			tc.change(cluster)
 			key := client.ObjectKeyFromObject(cluster)
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cluster).Build()
+			management := fakes.Client(cluster)
 			clusters := NewClusters(management, clustercache.NewFakeClusterCache(fake.NewClientBuilder().Build(), key), scheme, Limits{}, clock.RealClock{})
 			clusters.Filter = tc.filter
 			if _, err := clusters.UncachedClient(t.Context(), key); IsNotConnected(err) != tc.disconnected || IsPaused(err) != tc.paused {
@@ -55,8 +52,7 @@ func TestRefusedClusters(t *testing.T) {
 func TestResumeAfterPolicyChange(t *testing.T) {
 	t.Run("M115: a change of a policy resumes a drain whose hold is not recorded: the policy may ignore the hooks now", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g, scheme := NewWithT(t), runtime.NewScheme()
-			g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+			g := NewWithT(t)
 			const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
 			machine := func(cluster string, annotations ...string) *clusterv1.Machine {
 				m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: cluster, Finalizers: []string{"deletes"}, DeletionTimestamp: &metav1.Time{Time: time.Now()}}}
@@ -66,9 +62,9 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 				}
 				return m
 			}
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+			management := fakes.Client(
 				machine("held", hook), machine("recorded", hook, v1alpha1.DrainHeldAnnotation), machine("drains"),
-			).Build()
+			)
 			clusters := NewClusters(management, nil, nil, Limits{}, clock.RealClock{})
 			var resumed []string
 			clusters.Subscribe(func(change Change) { resumed = append(resumed, change.Cluster.Name) })

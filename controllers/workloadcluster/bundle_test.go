@@ -8,11 +8,9 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -28,6 +26,7 @@ import (
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestReportMissing(t *testing.T) {
@@ -70,11 +69,10 @@ func TestNodeAgentNotInstalled(t *testing.T) {
 
 // over returns the Reconciler of a Cluster whose workload cluster has this client.
 func over(remote client.Client) (r *Reconciler, cluster types.NamespacedName) {
-	scheme := runtime.NewScheme()
-	_, _, _ = clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)
+	scheme := fakes.Scheme()
 	cluster = types.NamespacedName{Namespace: "fleet", Name: "c"}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "all"}}
-	management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}, policy).Build()
+	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}, policy)
 	clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{})
 	return &Reconciler{Client: management, Clock: clock.RealClock{}, Clusters: clusters, recorder: record.NewFakeRecorder(10)}, cluster
 }

@@ -7,12 +7,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestFindWithUnknownPods(t *testing.T) {
@@ -27,11 +26,9 @@ func TestFindWithUnknownPods(t *testing.T) {
 	} {
 		t.Run("E8: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			_ = v1alpha1.AddToScheme(scheme)
 			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: tc.finalizers, DeletionTimestamp: new(metav1.NewTime(now))}}
 			e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassStatefulSet)
-			f := Finder{Watched: fake.NewClientBuilder().WithScheme(scheme).WithObjects(e).Build(), Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
+			f := Finder{Watched: fakes.Client(e), Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
 			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found).To(BeEmpty())
@@ -54,9 +51,6 @@ func TestFindSuspended(t *testing.T) {
 	} {
 		t.Run("M16: finds "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-			g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
 			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
 			e := &v1alpha1.Evacuation{
@@ -66,7 +60,7 @@ func TestFindSuspended(t *testing.T) {
 			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(v1alpha1.EvacuatorClassStatefulSet), tc.completed
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")}}
 			f := Finder{
-				Watched:     fake.NewClientBuilder().WithScheme(scheme).WithObjects(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}).Build(),
+				Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
 				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(tc.suspended), Now: now,
 			}
 			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })

@@ -31,6 +31,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/live"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func run(args ...string) (stdout, stderr string, code int) {
@@ -128,9 +129,7 @@ func TestWarnings(t *testing.T) {
 
 func clusters(t *testing.T) *runtime.Scheme {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-	return scheme
+	return fakes.Scheme()
 }
 
 func TestPlanEach(t *testing.T) {

@@ -8,27 +8,22 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestMachineOf(t *testing.T) {
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
-	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "w1"}, Spec: clusterv1.MachineSpec{ClusterName: "prod"}}
 	machine.Status.NodeRef.Name = "w1"
 	// lists returns a management cluster that answers lists with an error.
 	lists := func(answer func(client.ObjectList) error) *Cluster {
-		return &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fake.NewClientBuilder().WithScheme(scheme).
-			WithObjects(machine.DeepCopy(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).
+		return &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fakes.Builder(machine.DeepCopy(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).
 			WithInterceptorFuncs(interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
 				return answer(list)
 			}}).Build()}

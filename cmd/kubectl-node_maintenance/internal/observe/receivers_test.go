@@ -11,16 +11,14 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestReceiversFor(t *testing.T) {
@@ -47,9 +45,6 @@ func TestReceiversFor(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
 			pod := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", UID: "db"}, Spec: corev1.PodSpec{NodeName: "n"},
@@ -61,7 +56,7 @@ func TestReceiversFor(t *testing.T) {
 				Status:     policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1, DisruptionsAllowed: test.allowed},
 			}
 			lists := 0
-			c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
+			c := fakes.Builder().WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
 				return []string{object.(*corev1.Pod).Spec.NodeName}
 			}).WithObjects(node, pod, pdb, webhook.DeepCopy(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {

@@ -9,24 +9,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // visibleTo returns a workload cluster with Node n, its Pods in the Namespaces shop and bank, and NodeMaintenances that drain it: one by name, one by
 // label. The user may read no Nodes, and only the Namespace shop if that is true.
 func visibleTo(t *testing.T, onlyShop bool) *Workload {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	NewWithT(t).Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
-	NewWithT(t).Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	byName := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "by-name", Annotations: map[string]string{v1alpha1.NodeUIDAnnotation: "uid"}}}
 	byName.Spec.Stage, byName.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
 	byLabel := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "by-label"}}
@@ -46,7 +41,7 @@ func visibleTo(t *testing.T, onlyShop bool) *Workload {
 		}
 		return nil
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
+	c := fakes.Builder().WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
 		return []string{object.(*corev1.Pod).Spec.NodeName}
 	}).WithObjects(byName, byLabel, pod("shop"), pod("bank")).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
