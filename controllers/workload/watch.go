@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -12,6 +13,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -55,6 +57,16 @@ func Watch[T client.Object, R comparable](name string, controller clustercache.S
 			return events.Start(ctx, queue) //nolint:wrapcheck // it is that source to its controller
 		})) //nolint:wrapcheck // the caller does
 	}}
+}
+
+// MarkChanged passes new Nodes, those of the first list that have a mark, and those whose mark has changed.
+func MarkChanged[M comparable](mark func(*corev1.Node) M) predicate.TypedPredicate[*corev1.Node] {
+	var none M
+	return predicate.TypedFuncs[*corev1.Node]{
+		CreateFunc: func(e event.TypedCreateEvent[*corev1.Node]) bool { return !e.IsInInitialList || mark(e.Object) != none },
+		UpdateFunc: func(e event.TypedUpdateEvent[*corev1.Node]) bool { return mark(e.ObjectOld) != mark(e.ObjectNew) },
+		DeleteFunc: func(event.TypedDeleteEvent[*corev1.Node]) bool { return false },
+	}
 }
 
 // AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as long

@@ -9,8 +9,6 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
@@ -30,29 +28,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // the taint, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), taintChanged{}),
+		workload.Watch("daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(daemonset.Tainted)),
 		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
 		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf)),
 	}
 }
-
-// taintChanged passes new Nodes, Nodes with our taint, and those to which it was added or from which it was removed.
-type taintChanged struct {
-	predicate.TypedFuncs[*corev1.Node]
-}
-
-// Create implements predicate.TypedPredicate.
-func (taintChanged) Create(e event.TypedCreateEvent[*corev1.Node]) bool {
-	return !e.IsInInitialList || daemonset.Tainted(e.Object)
-}
-
-// Update implements predicate.TypedPredicate.
-func (taintChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
-	return daemonset.Tainted(e.ObjectOld) != daemonset.Tainted(e.ObjectNew)
-}
-
-// Delete implements predicate.TypedPredicate. It drops all events.
-func (taintChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
 func nodeOf(_ context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {

@@ -14,8 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -42,28 +40,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // annotation, so that orphaned ones are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), agentAnnotationChanged{}),
+		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(targetsOf)),
 		workload.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, staticpod.Affected)),
 	}
 }
 
-// agentAnnotationChanged passes new Nodes, Nodes with the annotation, and those whose annotation has changed.
-type agentAnnotationChanged struct {
-	predicate.TypedFuncs[*corev1.Node]
-}
-
-// Create implements predicate.TypedPredicate.
-func (agentAnnotationChanged) Create(e event.TypedCreateEvent[*corev1.Node]) bool {
-	return !e.IsInInitialList || e.Object.Annotations[v1alpha1.StaticPodTargetsAnnotation] != ""
-}
-
-// Update implements predicate.TypedPredicate.
-func (agentAnnotationChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
-	return e.ObjectOld.Annotations[v1alpha1.StaticPodTargetsAnnotation] != e.ObjectNew.Annotations[v1alpha1.StaticPodTargetsAnnotation]
-}
-
-// Delete implements predicate.TypedPredicate. It drops all events.
-func (agentAnnotationChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return false }
+func targetsOf(node *corev1.Node) string { return node.Annotations[v1alpha1.StaticPodTargetsAnnotation] }
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
@@ -81,7 +63,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	wanted, err := staticpod.Targets(node, maintenances)
-	if err != nil || wanted == node.Annotations[v1alpha1.StaticPodTargetsAnnotation] {
+	if err != nil || wanted == targetsOf(node) {
 		return workload.Result(err)
 	}
 	changed := node.DeepCopy()
