@@ -17,6 +17,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
@@ -143,7 +144,7 @@ func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kin
 		}
 		if !c.Current.HasMachines {
 			clusters.Insert(types.NamespacedName{})
-			concerned = func(m *v1alpha1.NodeMaintenance) bool { return name == "" || report.OnNode(m, name) }
+			concerned = func(m *v1alpha1.NodeMaintenance) bool { return name == "" || nodeselection.HasNodeStatus(m, name) }
 		}
 		for cluster := range clusters {
 			o.Workloads = append(o.Workloads, workloadOf(ctx, w, cluster, concerned))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // statusOptions are the flags of the command status.
@@ -205,7 +206,7 @@ func workloadHas(c *observe.Connections, kind string) error {
 func workloadStatus(c *observe.Connections, node string, drains report.Drains) *report.Status {
 	status := &report.Status{Context: contextOf(c)}
 	for i := range drains.Maintenances {
-		if m := &drains.Maintenances[i]; node == "" || report.OnNode(m, node) {
+		if m := &drains.Maintenances[i]; node == "" || nodeselection.HasNodeStatus(m, node) {
 			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m, drains.Evacuations))
 		}
 	}

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Status is the result of the command status.
@@ -124,12 +124,9 @@ func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterS
 }
 
 func machineStatus(m *clusterv1.Machine, drains Drains) MachineStatus {
-	status := MachineStatus{Machine: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name}
-	if m.DeletionTimestamp != nil {
-		status.Deleted = stamp(*m.DeletionTimestamp)
-	}
+	status := MachineStatus{Machine: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name, Deleted: stamp(m.DeletionTimestamp)}
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
-		status.Reason, status.Message, status.Since = condition.Reason, condition.Message, stamp(condition.LastTransitionTime)
+		status.Reason, status.Message, status.Since = condition.Reason, condition.Message, stamp(&condition.LastTransitionTime)
 	}
 	for i := range drains.Maintenances {
 		if maintenance := &drains.Maintenances[i]; maintenance.Annotations[v1alpha1.OwnerMachineAnnotation] == status.Machine {
@@ -150,28 +147,33 @@ func counted(n int32) int32 {
 func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Evacuation) MaintenanceStatus {
 	summary := m.Status.Summary
 	status := MaintenanceStatus{
-		Name: m.Name, Stage: string(m.Spec.Stage), Nodes: counted(summary.Nodes), DrainedNodes: counted(summary.DrainedNodes),
+		Name: m.Name, Stage: string(m.Spec.Stage), Since: stageSince(m), Nodes: counted(summary.Nodes), DrainedNodes: counted(summary.DrainedNodes),
 		Pending: counted(summary.PodsPending), Evacuating: counted(summary.PodsEvacuating), Skipped: counted(summary.PodsSkipped),
 		Evacuated: counted(summary.PodsEvacuated), Blocking: summary.Blocking,
 	}
-	for _, stage := range m.Status.StageStatuses {
-		if stage.Name == m.Spec.Stage {
-			status.Since = stamp(stage.StartTimestamp)
-		}
-	}
-	for _, node := range m.Status.NodeStatuses {
-		for _, blocked := range node.Blocked {
-			entry := BlockedPod{Pod: blocked.Pod, Reason: blocked.Reason, Why: blocked.Why}
-			if blocked.Since != nil {
-				entry.Since = stamp(*blocked.Since)
-			}
-			status.Blocked = append(status.Blocked, entry)
-		}
+	for i := range m.Status.NodeStatuses {
+		status.Blocked = append(status.Blocked, blockedOn(&m.Status.NodeStatuses[i])...)
 	}
 	if evacuations != nil && m.Spec.Stage == v1alpha1.StageDrain {
 		status.Pods = podsOf(m, status.Blocked, evacuations)
 	}
 	return status
+}
+
+// stageSince returns when the stage of a NodeMaintenance began, empty if it has not.
+func stageSince(m *v1alpha1.NodeMaintenance) string {
+	if start := m.StageStart(m.Spec.Stage); start != nil {
+		return stamp(&metav1.Time{Time: *start})
+	}
+	return ""
+}
+
+func blockedOn(node *v1alpha1.NodeMaintenanceNodeStatus) []BlockedPod {
+	var pods []BlockedPod
+	for _, blocked := range node.Blocked {
+		pods = append(pods, BlockedPod{Pod: blocked.Pod, Reason: blocked.Reason, Why: blocked.Why, Since: stamp(blocked.Since)})
+	}
+	return pods
 }
 
 // podsOf returns the Pods of the Nodes that have an Evacuation, then those that are blocked without one.
@@ -189,14 +191,12 @@ func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1a
 		if !nodes.Has(e.Annotations[v1alpha1.EvacuationNodeAnnotation]) {
 			continue
 		}
-		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(e.CreationTimestamp), HasEvacuation: true}
+		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(&e.CreationTimestamp), HasEvacuation: true}
 		if known, found := byName[pod.Pod]; found {
 			pod.Reason, pod.Since = known.Reason, cmp.Or(known.Since, pod.Since)
 			delete(byName, pod.Pod)
 		}
-		if expected := e.Status.ExpectedEvacuationFinishTime; expected != nil {
-			pod.Expected = stamp(*expected)
-		}
+		pod.Expected = stamp(e.Status.ExpectedEvacuationFinishTime)
 		pods = append(pods, pod)
 	}
 	for _, each := range blocked {
@@ -314,9 +314,4 @@ func (s *Status) Names() []string {
 		names = append(names, "nodemaintenance."+v1alpha1.GroupVersion.Group+"/"+s.Maintenances[i].Name)
 	}
 	return names
-}
-
-// OnNode reports whether the status of a NodeMaintenance lists a Node.
-func OnNode(m *v1alpha1.NodeMaintenance, node string) bool {
-	return nodeselection.HasNodeStatus(m, node)
 }

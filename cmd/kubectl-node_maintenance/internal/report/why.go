@@ -256,25 +256,15 @@ func (w *Why) link(reason string) {
 }
 
 func maintenanceOf(m *v1alpha1.NodeMaintenance, node string) Maintenance {
-	view := Maintenance{Name: m.Name, Stage: string(m.Spec.Stage), Reason: m.Spec.Reason, Message: m.Status.Summary.Progress}
-	for _, stage := range m.Status.StageStatuses {
-		if stage.Name == m.Spec.Stage {
-			view.Since = stamp(stage.StartTimestamp)
-		}
-	}
-	for _, status := range m.Status.NodeStatuses {
+	view := Maintenance{Name: m.Name, Stage: string(m.Spec.Stage), Since: stageSince(m), Reason: m.Spec.Reason, Message: m.Status.Summary.Progress}
+	for i := range m.Status.NodeStatuses {
+		status := &m.Status.NodeStatuses[i]
 		if status.NodeRef.Name != node {
 			continue
 		}
 		view.Message, view.Drained = status.DrainMessage, status.Drained
 		view.Pending, view.Evacuating, view.Skipped = status.PodsPendingEvacuation, status.PodsEvacuating, status.PodsSkipped
-		for _, blocked := range status.Blocked {
-			entry := BlockedPod{Pod: blocked.Pod, Reason: blocked.Reason, Why: blocked.Why}
-			if blocked.Since != nil {
-				entry.Since = stamp(*blocked.Since)
-			}
-			view.Blocked = append(view.Blocked, entry)
-		}
+		view.Blocked = append(view.Blocked, blockedOn(status)...)
 	}
 	for _, condition := range m.Status.Conditions {
 		view.Conditions = append(view.Conditions, conditionOf(condition))
@@ -283,10 +273,11 @@ func maintenanceOf(m *v1alpha1.NodeMaintenance, node string) Maintenance {
 }
 
 func conditionOf(c metav1.Condition) Condition {
-	return Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, Since: stamp(c.LastTransitionTime)}
+	return Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, Since: stamp(&c.LastTransitionTime)}
 }
 
-func stamp(t metav1.Time) string {
+// stamp returns a time as the reports have it, empty for one that is not set.
+func stamp(t *metav1.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -301,12 +292,9 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		return nil, false
 	}
 	p := &predicted.Pods[at]
-	view := &PodWhy{Pod: podOf(p), Node: observed.Node.Name, Target: predicted.Targets.Has(p.UID), Finalizers: p.Finalizers}
+	view := &PodWhy{Pod: podOf(p), Node: observed.Node.Name, Target: predicted.Targets.Has(p.UID), Deletion: stamp(p.DeletionTimestamp), Finalizers: p.Finalizers}
 	for _, problem := range p.Problems {
 		view.Problems = append(view.Problems, problem.Message)
-	}
-	if p.DeletionTimestamp != nil {
-		view.Deletion = stamp(*p.DeletionTimestamp)
 	}
 	view.Rules = ruleResults(intent, observed, p.Pod)
 	for i := range predicted.Pods {
@@ -351,7 +339,7 @@ func ruleResults(intent Intent, observed forecast.Observation, pod *corev1.Pod) 
 func evacuationView(p *forecast.Pod) *EvacuationView {
 	e := p.Evacuation
 	view := &EvacuationView{
-		Name: e.Name, Since: stamp(e.CreationTimestamp), Instigators: evacuation.Instigators(e), FailedEvictions: e.Status.FailedEvictionCounter,
+		Name: e.Name, Since: stamp(&e.CreationTimestamp), Instigators: evacuation.Instigators(e), FailedEvictions: e.Status.FailedEvictionCounter,
 		Message: e.Status.Message, Next: p.Next.Message,
 	}
 	if !e.Status.ActiveEvacuatorCompleted {
