@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -228,7 +227,7 @@ func checkCordon(e evidence) check {
 	c := check{Promise: "No Node was uncordoned between its drain and its deletion"}
 	cordoned := map[string]bool{}
 	for _, event := range e.Workload.Verb("patch", "update").Resource("nodes").Succeeded() {
-		unschedulable, says := setsUnschedulable(event)
+		unschedulable, says := fleet.Unschedulable(event)
 		switch {
 		case says && unschedulable:
 			cordoned[event.Name] = true
@@ -246,32 +245,6 @@ func checkCordon(e evidence) check {
 		c.problem("observed as schedulable again: %s", strings.Join(e.Uncordoned, ", "))
 	}
 	return c
-}
-
-// setsUnschedulable returns the value that a request sets spec.unschedulable to, if any.
-func setsUnschedulable(event controlplane.Event) (unschedulable, says bool) {
-	var operations []struct {
-		Op, Path string
-		Value    any
-	}
-	if json.Unmarshal(event.RequestObject, &operations) == nil { // a JSON patch, as ours are
-		for _, operation := range operations {
-			if operation.Path == "/spec/unschedulable" && operation.Op != "test" {
-				unschedulable, _ = operation.Value.(bool)
-				return unschedulable, true
-			}
-		}
-		return false, false
-	}
-	var node struct {
-		Spec map[string]any `json:"spec"`
-	}
-	if json.Unmarshal(event.RequestObject, &node) != nil {
-		return false, false
-	}
-	value, says := node.Spec["unschedulable"]
-	unschedulable, _ = value.(bool)
-	return unschedulable, says || event.Verb == "update"
 }
 
 func clock(event controlplane.Event) string { return event.Requested.Format("15:04:05.000") }

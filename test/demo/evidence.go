@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -172,20 +171,8 @@ func (e evidence) over() map[types.UID]time.Time {
 // releases returns, by Machine, the requests that removed our hook.
 func (e evidence) releases() map[string]controlplane.Events {
 	releases := map[string]controlplane.Events{}
-	patches := e.Management.By(fleet.ManagerUser).Verb("patch", "update").Resource("machines.cluster.x-k8s.io").Succeeded()
-	for _, event := range patches {
-		var patch struct {
-			Metadata struct {
-				Annotations map[string]*string `json:"annotations"`
-			} `json:"metadata"`
-		}
-		if json.Unmarshal(event.RequestObject, &patch) != nil {
-			continue
-		}
-		value, named := patch.Metadata.Annotations[v1alpha1.PreDrainHookAnnotation]
-		if removed := named && value == nil || event.Verb == "update" && !named; removed {
-			releases[event.Name] = append(releases[event.Name], event)
-		}
+	for _, event := range e.Management.By(fleet.ManagerUser).Resource("machines.cluster.x-k8s.io").Succeeded().Where(fleet.ReleasesHook) {
+		releases[event.Name] = append(releases[event.Name], event)
 	}
 	return releases
 }

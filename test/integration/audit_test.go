@@ -68,7 +68,14 @@ func patches(event controlplane.Event, op, path, value string) bool {
 
 // setsUnschedulable matches writes that cordon a Node.
 func setsUnschedulable(event controlplane.Event) bool {
-	return strings.Contains(string(event.RequestObject), `"unschedulable":true`) || patches(event, "add", "/spec/unschedulable", "true")
+	unschedulable, says := fleet.Unschedulable(event)
+	return says && unschedulable
+}
+
+// setsSchedulable matches patches that uncordon a Node.
+func setsSchedulable(event controlplane.Event) bool {
+	unschedulable, says := fleet.Unschedulable(event)
+	return says && !unschedulable && event.Verb == "patch"
 }
 
 // expectGoneBefore checks that the last of the first Pods had terminated before the first of the later Pods was evicted. A Pod has terminated
@@ -89,12 +96,6 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	}
 	s.Expect(lastGone.IsZero()).To(BeFalse())
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
-}
-
-// setsSchedulable matches writes that uncordon a Node.
-func setsSchedulable(event controlplane.Event) bool {
-	body := string(event.RequestObject)
-	return strings.Contains(body, `"unschedulable":null`) || strings.Contains(body, `"unschedulable":false`) || patches(event, "remove", "/spec/unschedulable", "")
 }
 
 // writesPerEvacuation is the number of writes by all users of the Evacuation of a Pod that waits for its budget: the creation, a status, the

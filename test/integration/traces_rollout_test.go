@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	drainhistory "github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
@@ -114,7 +115,7 @@ func (s *scene) auditedAccount(machine *clusterv1.Machine) drainAccount {
 	account := drainAccount{machine: machine.Name, pods: map[string]course{}}
 	account.whole.begin = s.first(ofMachine.Verb("delete")).Answered
 	for _, patch := range ofMachine.Verb("patch") {
-		if strings.Contains(string(patch.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`) {
+		if fleet.ReleasesHook(patch) {
 			account.whole.end = patch.Answered
 		}
 	}
