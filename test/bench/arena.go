@@ -141,7 +141,7 @@ func (a *arena) populate(ctx context.Context) error {
 	}
 	if a.load.maxUnavailable > 0 {
 		for _, app := range a.load.appNames() {
-			present = append(present, a.load.budget(app))
+			present = append(present, budgetOf(appNamespace, app, a.load.maxUnavailable))
 		}
 	}
 	if err := kwok.Create(ctx, a.workload.Client, present); err != nil {

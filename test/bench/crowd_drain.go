@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -47,7 +47,9 @@ const plainPods = 17
 
 // runPods fills each tenant's Node with the Pods of a Deployment, under a budget of one.
 func (c *crowd) runPods(ctx context.Context, group []tenant) error {
-	objects := func(t tenant) []client.Object { return []client.Object{deploymentOf(t, c.size.pods), budgetOf(t)} }
+	objects := func(t tenant) []client.Object {
+		return []client.Object{deploymentOf(t, c.size.pods), budgetOf(t.Name, appName, 1)}
+	}
 	return c.runOnNodes(ctx, group, objects, func(ctx context.Context, t tenant) (bool, error) {
 		budget := &policyv1.PodDisruptionBudget{}
 		err := c.clientOf(t).Get(ctx, objectKey{Namespace: t.Name, Name: appName}, budget)
@@ -119,15 +121,6 @@ func deploymentOf(t tenant, pods int) *appsv1.Deployment {
 	}
 }
 
-func budgetOf(t tenant) *policyv1.PodDisruptionBudget {
-	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: t.Name, Name: appName},
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt(1)), Selector: &metav1.LabelSelector{MatchLabels: labelsOf(appName)},
-		},
-	}
-}
-
 func (c *crowd) setLandings(ctx context.Context, closed bool) error {
 	for _, w := range c.Workloads {
 		nodes := &corev1.NodeList{}
@@ -159,35 +152,16 @@ func (c *crowd) watchRooms(ctx context.Context) ([]*roomWatch, error) {
 
 // drain deletes the Machines of two groups at once, and returns when all Machines of the first have been released.
 func (c *crowd) drain(ctx context.Context, group, others []tenant) (released map[string]time.Time, started time.Time, err error) {
-	watcher, err := lastingWatch(ctx, c.Client, &clusterv1.MachineList{})
-	if err != nil {
-		return nil, started, err
+	var machines []objectKey
+	for _, t := range slices.Concat(others, group) {
+		machines = append(machines, objectKey{Namespace: t.Cluster.Key().Namespace, Name: t.Name})
 	}
-	defer watcher.Stop()
-	started = time.Now()
-	deleted := make(chan error, 1)
-	go func() { deleted <- c.deleteMachines(ctx, append(append([]tenant{}, others...), group...)) }()
 	waiting := sets.New[string]()
 	for _, t := range group {
 		waiting.Insert(t.Name)
 	}
-	released, err = awaitEach(ctx, watcher, waiting, isReleased)
-	if deleteErr := <-deleted; err == nil {
-		err = deleteErr
-	}
-	return released, started, err
-}
-
-func (c *crowd) deleteMachines(ctx context.Context, group []tenant) error {
-	deletions, ctx := errgroup.WithContext(ctx)
-	deletions.SetLimit(parallelWrites)
-	for _, t := range group {
-		deletions.Go(func() error {
-			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: t.Cluster.Key().Namespace, Name: t.Name}}
-			return errors.Wrapf(c.Client.Delete(ctx, machine), "deleting Machine %s", t.Name)
-		})
-	}
-	return deletions.Wait()
+	taken, released, err := deleteAndAwait(ctx, c.Client, machines, waiting, &clusterv1.MachineList{}, isReleased)
+	return released, taken.started, err
 }
 
 // awaitReleased waits until no Machine of a group has our hook.

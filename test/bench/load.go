@@ -138,12 +138,12 @@ func (l load) deployment(app string) *appsv1.Deployment {
 	return deployment
 }
 
-func (l load) budget(app string) *policyv1.PodDisruptionBudget {
+// budgetOf returns the budget of an app.
+func budgetOf(namespace, app string, maxUnavailable int) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: appNamespace, Name: app, Labels: labelsOf(app)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app, Labels: labelsOf(app)},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt(l.maxUnavailable)),
-			Selector:       &metav1.LabelSelector{MatchLabels: labelsOf(app)},
+			MaxUnavailable: ptr.To(intstr.FromInt(maxUnavailable)), Selector: &metav1.LabelSelector{MatchLabels: labelsOf(app)},
 		},
 	}
 }

@@ -66,10 +66,23 @@ func drainByClusterAPI(ctx context.Context, a *arena, t target) (span, error) {
 	return taken, err
 }
 
-// deleteMachines deletes Machines concurrently, and waits for each until an event of an object of its name satisfies a condition. It
-// returns the time of that event.
-func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.ObjectList, until func(watch.Event) bool) (taken span, released map[string]time.Time, err error) {
-	watcher, err := lastingWatch(ctx, a.Client, kind, client.InNamespace(a.namespace()))
+// deleteMachines deletes Machines of the arena concurrently, and waits for all of them, see deleteAndAwait.
+func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.ObjectList, until func(watch.Event) bool) (span, map[string]time.Time, error) {
+	return deleteAndAwait(ctx, a.Client, a.keysOf(names), sets.New(names...), kind, until)
+}
+
+func (a *arena) keysOf(machines []string) (keys []objectKey) {
+	for _, name := range machines {
+		keys = append(keys, objectKey{Namespace: a.namespace(), Name: name})
+	}
+	return keys
+}
+
+// deleteAndAwait deletes Machines concurrently, and waits for some of them, each until an event of an object of its name satisfies a condition. It
+// returns the times of these events.
+func deleteAndAwait(ctx context.Context, c client.WithWatch, machines []objectKey, some sets.Set[string], kind client.ObjectList, until func(watch.Event) bool,
+) (taken span, released map[string]time.Time, err error) {
+	watcher, err := lastingWatch(ctx, c, kind)
 	if err != nil {
 		return span{}, nil, err
 	}
@@ -77,8 +90,8 @@ func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.
 	taken.started = time.Now()
 	deleted := make(chan error, 1)
 	// Concurrent with the watch, whose events would otherwise wait for the last deletion.
-	go func() { deleted <- a.deleteAll(ctx, names) }()
-	released, err = awaitEach(ctx, watcher, sets.New(names...), until)
+	go func() { deleted <- deleteAll(ctx, c, machines) }()
+	released, err = awaitEach(ctx, watcher, some, until)
 	if deleteErr := <-deleted; err == nil {
 		err = deleteErr
 	}
@@ -86,13 +99,13 @@ func (a *arena) deleteMachines(ctx context.Context, names []string, kind client.
 	return taken, released, err
 }
 
-func (a *arena) deleteAll(ctx context.Context, names []string) error {
+func deleteAll(ctx context.Context, c client.Client, machines []objectKey) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelWrites)
-	for _, name := range names {
+	for _, key := range machines {
 		group.Go(func() error {
-			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace(), Name: name}}
-			return errors.Wrapf(a.Client.Delete(ctx, machine), "deleting Machine %s", name)
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			return errors.Wrapf(c.Delete(ctx, machine), "deleting Machine %s", key.Name)
 		})
 	}
 	return group.Wait()

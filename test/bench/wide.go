@@ -91,7 +91,7 @@ func (a *arena) widen(ctx context.Context, namespaces int) error {
 		return err
 	}
 	for _, app := range a.load.appNames() {
-		if err := a.workload.Client.Create(ctx, a.load.budget(app)); err != nil {
+		if err := a.workload.Client.Create(ctx, budgetOf(appNamespace, app, a.load.maxUnavailable)); err != nil {
 			return errors.Wrap(err, "creating a budget")
 		}
 	}
@@ -113,7 +113,7 @@ func (a *arena) measureRequests(ctx context.Context, f *figures, t target) error
 	}
 	peak, began := ours.watchPeak(ctx), time.Now()
 	progress("deleting the Machines")
-	if err := a.deleteAll(ctx, t.nodes); err != nil {
+	if err := deleteAll(ctx, a.Client, a.keysOf(t.nodes)); err != nil {
 		return err
 	}
 	reported := time.Now()

@@ -45,7 +45,9 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 	}
 }
 
-func targetsOf(node *corev1.Node) string { return node.Annotations[v1alpha1.StaticPodTargetsAnnotation] }
+func targetsOf(node *corev1.Node) string {
+	return node.Annotations[v1alpha1.StaticPodTargetsAnnotation]
+}
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
