@@ -253,7 +253,7 @@ func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error)
 		return nil, err
 	}
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: s.evacuation.Namespace, Name: s.evacuation.Spec.PodRef.Name}
-	if err := live.Get(ctx, key, pod); client.IgnoreNotFound(err) != nil {
+	if err := live.Get(ctx, key, pod); err != nil && !workload.DoesNotExist(err) {
 		return nil, errors.Wrapf(err, "getting Pod %s", key)
 	}
 	if !evacuation.IsOf(s.evacuation, pod) {

@@ -76,6 +76,25 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
+// TestNotFoundOfAProxy is about a 404 that is not the answer of an API server.
+func TestNotFoundOfAProxy(t *testing.T) {
+	key := types.NamespacedName{Namespace: "fleet", Name: "c"}
+	remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{}, key.Name, "default backend - 404", 0, true)
+		},
+	})
+	t.Run("M109: says nothing about the Node of a Machine", func(t *testing.T) {
+		r := &Reconciler{Clusters: workload.NewClusters(remote, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+		s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote}
+		NewWithT(t).Expect(r.find(t.Context(), s)).NotTo(Succeed())
+	})
+	t.Run("M109: says nothing about its volumes", func(t *testing.T) {
+		_, err := readOne(t.Context(), remote, types.NamespacedName{Namespace: "default", Name: "claim"}, &corev1.PersistentVolumeClaim{})
+		NewWithT(t).Expect(err).To(HaveOccurred())
+	})
+}
+
 func TestNodeWhoseProviderIDIsNotInTheCache(t *testing.T) {
 	unidentified := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	node := unidentified.DeepCopy()

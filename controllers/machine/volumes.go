@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -193,7 +192,7 @@ func read(ctx context.Context, live client.Reader, missing volumes.Missing, fact
 
 func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, object client.Object) (found bool, _ error) {
 	err := live.Get(ctx, key, object)
-	if apierrors.IsNotFound(err) {
+	if workload.DoesNotExist(err) {
 		return false, nil
 	}
 	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)

@@ -25,8 +25,11 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 		return machinedrain.Found{}, nil, nil
 	}
 	node := &corev1.Node{}
-	if err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
-		return machinedrain.Found{}, nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
+	switch err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); {
+	case workload.DoesNotExist(err):
+		return machinedrain.Found{}, nil, nil
+	case err != nil:
+		return machinedrain.Found{}, nil, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
 	}
 	id := machinedrain.Identity{Cluster: cluster, Machine: machine, Node: node}
 	found, err := find(ctx, remote, id)

@@ -100,7 +100,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	if names, byName := nodeselection.Names(m); byName {
 		for _, name := range names {
 			node := &corev1.Node{}
-			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
+			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !workload.DoesNotExist(err) {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
 			} else if err == nil && nodeselection.CouldSelect(m, node) {
 				nodes = append(nodes, node)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -81,7 +80,7 @@ func MaintenancesOf(ctx context.Context, cached client.Reader, nodes ...string) 
 func NodeNamed(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	switch err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); {
-	case apierrors.IsNotFound(err):
+	case DoesNotExist(err):
 		return nil, nil //nolint:nilnil // nil is a valid result
 	case err != nil:
 		return nil, errors.Wrapf(err, "getting Node %s", name)
