@@ -202,7 +202,10 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 			return outcome{}, err
 		}
 	}
-	present := s.maintenance
+	present, usesTurn := s.maintenance, s.usesTurn(desired)
+	if usesTurn { // the drain has the whole drain timeout from now
+		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
+	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
 	if apierrors.IsAlreadyExists(err) { // the cache is stale, or another author has just created it
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
@@ -214,9 +217,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		r.endBlock(s)
 	}
 	s.observe(applied)
-	if present != nil && present.Spec.Stage != v1alpha1.StageDrain && applied.Spec.Stage == v1alpha1.StageDrain {
-		s.IsResumed = s.clock().Drain != nil // the recorded turn was not used before
-	}
+	s.IsResumed = s.IsResumed || usesTurn
 	if present == nil {
 		ctrl.LoggerFrom(ctx).Info("Created NodeMaintenance to drain the Node", "Node", klog.KObj(s.node), "NodeMaintenance", klog.KObj(applied))
 		r.events.Eventf(s.machine, corev1.EventTypeNormal, eventDrainRequested, "Requested the drain of Node %s by NodeMaintenance %s", s.node.Name, applied.Name)
@@ -225,6 +226,18 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		}
 	}
 	return outcome{}, nil
+}
+
+// usesTurn reports whether the drain begins with a NodeMaintenance, in a turn that the Machine recorded before, while something prevented the drain.
+func (s *scope) usesTurn(desired *v1alpha1.NodeMaintenance) bool {
+	switch clock := s.clock(); {
+	case desired.Spec.Stage != v1alpha1.StageDrain:
+		return false
+	case s.maintenance == nil: // otherwise it is recreated
+		return clock.IsGranted()
+	default:
+		return clock.Drain != nil && s.maintenance.Spec.Stage != v1alpha1.StageDrain
+	}
 }
 
 // awaitDrained waits until the Node is drained or the drain times out.

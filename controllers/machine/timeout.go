@@ -27,7 +27,7 @@ const recordAfter = 5 * time.Second
 // recordClock records the clock on the Machine if there is a timeout. The deadline must be known even if the workload cluster is unreachable.
 func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	clock, changed := s.clock(), s.machine.DeepCopy()
-	if clock.Blocked != nil && s.now.Sub(*clock.Blocked) < recordAfter {
+	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
 		clock.Blocked = nil
 	}
 	recorded := clock.Record(changed)
@@ -46,7 +46,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 
 // limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to connect to
 // the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a turn, is never released; see
-// machinedrain.BlindTurn and hasTurn.
+// machinedrain.BlindTurn and turnOfBlocked.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
 	if s.HeldByHooks {
 		r.endBlock(s)
@@ -69,7 +69,11 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && machinedrain.NeedsTurn(s.machine, s.policy, s.knownNode(), s.maintenance)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
-		if s.TurnGranted = granted || r.hasTurn(ctx, s, remote); !s.TurnGranted {
+		turn := r.turnOfBlocked(ctx, s, remote)
+		if s.TurnGranted = granted || turn != nil && turn.Now(); !s.TurnGranted {
+			if turn != nil {
+				waiting.message += "\n" + turn.Message(s.cluster.Name)
+			}
 			return s.requeueBy(at, waiting)
 		}
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)

@@ -91,24 +91,24 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	return at, granted
 }
 
-// hasTurn reports whether a Machine whose step before the turn waits or fails has a turn all the same: those of other Machines are observed, and
+// turnOfBlocked returns the turn of a Machine whose step before the turn waits or fails, nil if it is not known: those of other Machines are observed, and
 // their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
 // Without a policy, which may be missing for a moment only, all would have turns at once: blindTurn decides then.
-func (r *Reconciler) hasTurn(ctx context.Context, s *scope, remote client.Client) bool {
+func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.Client) *machinedrain.Turn {
 	if remote == nil || s.Turn != nil || s.policy == nil || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
-		return false
+		return nil
 	}
 	observed := *s
 	observed.client, observed.node = remote, s.knownNode()
 	turn, err := r.turn(ctx, &observed)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
-		return false
+		return nil
 	}
 	block := r.blockOf(s.machine)
 	block.hasTurn = true
 	r.blocked.Store(client.ObjectKeyFromObject(s.machine), block)
-	return turn.Now()
+	return &turn
 }
 
 // knownNode returns the Node of a Machine that is blocked. One that was not read counts as reachable.
@@ -220,7 +220,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.Turn.Now() {
 		return outcome{}, nil
 	}
-	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.Turn.Message(s.cluster.Name), at: s.now.Add(turnRetry)}
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.Turn.Message(s.cluster.Name) + ". The Node is cordoned", at: s.now.Add(turnRetry)}
 	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at

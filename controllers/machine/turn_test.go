@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -377,8 +378,12 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			g.Expect(self.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "M93: the moment grants a turn and never a release")
 			if tc.granted {
 				g.Expect(self.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.Format(time.RFC3339)))
+				g.Expect(self.Annotations).To(HaveKey(v1alpha1.DrainBlockedAnnotation), "M122: the drain, if it begins, has the whole timeout")
 			} else {
 				g.Expect(self.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation))
+			}
+			if tc.unasked && !tc.granted {
+				g.Expect(conditions.GetMessage(self, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("1 draining (maxParallelDrains allows 1)"))
 			}
 		})
 	}
@@ -442,12 +447,15 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 	for name, tc := range map[string]struct {
 		present v1alpha1.NodeMaintenanceStage // empty: the NodeMaintenance does not exist
 		refused bool
+		granted bool // the Machine got the turn while something prevented the drain
 		want    time.Time
 	}{
-		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout": {present: v1alpha1.StageCordon, want: now},
-		"M39: the drain timeout counts from the turn while something prevents the drain":           {present: v1alpha1.StageCordon, refused: true, want: began},
-		"M17: it counts from the recorded start if the NodeMaintenance is recreated":               {want: began},
-		"M97: it does not count again if the drain has begun":                                      {present: v1alpha1.StageDrain, want: began},
+		"M122: so has one whose NodeMaintenance did not exist, because something has prevented the drain since the deletion": {granted: true, want: now},
+		"M122: the drain timeout counts from the turn while the NodeMaintenance cannot be created":                           {granted: true, refused: true, want: began},
+		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout":                           {present: v1alpha1.StageCordon, want: now},
+		"M39: the drain timeout counts from the turn while something prevents the drain":                                     {present: v1alpha1.StageCordon, refused: true, want: began},
+		"M17: it counts from the recorded start if the NodeMaintenance is recreated":                                         {want: began},
+		"M97: it does not count again if the drain has begun":                                                                {present: v1alpha1.StageDrain, want: began},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
@@ -455,6 +463,9 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 			machine.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
 			machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 			machine.Annotations[v1alpha1.DrainStartedAnnotation] = began.Format(time.RFC3339)
+			if tc.granted {
+				machine.Annotations[v1alpha1.DrainBlockedAnnotation] = began.Format(time.RFC3339)
+			}
 			desired := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
 			management, remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build(), fake.NewClientBuilder().WithScheme(newScheme())
 			if tc.present != "" {
@@ -462,12 +473,21 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 				present.Spec.Stage, present.CreationTimestamp = tc.present, metav1.NewTime(now.Add(-time.Hour))
 				remote.WithObjects(present)
 			}
-			remote.WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				if tc.refused {
-					return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("nodemaintenances").GroupResource(), object.GetName(), errors.New("a policy forbids it"))
-				}
-				return c.Patch(ctx, object, patch, options...)
-			}})
+			refusal := apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("nodemaintenances").GroupResource(), desired.Name, errors.New("a policy forbids it"))
+			remote.WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if tc.refused {
+						return refusal
+					}
+					return c.Create(ctx, object, options...)
+				},
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if tc.refused {
+						return refusal
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			})
 			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10), Recorder: tracing.NewRecorder(t.Context(), nil)}
 			s := &scope{machine: machine, cluster: provisionedCluster(), client: remote.Build(), node: node, now: now}
 			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
@@ -486,6 +506,10 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 			}
 			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
 			g.Expect(s.machine.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, tc.want.Format(time.RFC3339)))
+			if tc.want.Equal(now) {
+				g.Expect(s.machine.Annotations).NotTo(HaveKey(v1alpha1.DrainBlockedAnnotation), "the turn is used once")
+				g.Expect(s.maintenance.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation), "it counts from its own start")
+			}
 		})
 	}
 }

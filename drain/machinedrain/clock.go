@@ -25,7 +25,8 @@ type Clock struct {
 	// Waiting is since when the Machine has waited for a turn. No timeout applies to this wait.
 	Waiting *time.Time
 	// Blocked is since when the drain has neither begun nor waited for a turn, because something prevents it or keeps the manager from
-	// observing it. For a Machine that waits for a turn, it is since when the turn cannot be observed.
+	// observing it. For a Machine that waits for a turn, it is since when the turn cannot be observed. It is kept if the Machine gets the turn meanwhile, see
+	// IsGranted.
 	Blocked *time.Time
 	// Drain is the start of stage Drain.
 	Drain *time.Time
@@ -59,7 +60,8 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
 		c.Drained, c.Volumes, c.outdated, c.resumed = nil, nil, isOutdated(m, maintenance), true
 	}
-	if present, found := maintenance.Get(); found && c.Drain == nil && c.Held == nil {
+	present, found := maintenance.Get()
+	if found && c.Drain == nil && c.Held == nil {
 		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
 		// The drain has continued later, and the clock of this manager is behind.
 		if start := present.DrainStart(); start != nil && start.After(now) && !start.Equal(*c.Drain) {
@@ -69,11 +71,15 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	switch {
 	case c.Drain == nil && waitsForTurn(m):
 		c = c.waitingSince(cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now))
-	case c.Drain != nil && c.Drained == nil, c.Volumes != nil:
+	case c.Volumes != nil, c.Drain != nil && c.Drained == nil && found && present.Spec.Stage == v1alpha1.StageDrain:
 		c.Blocked = nil
 	}
 	return c
 }
+
+// IsGranted reports whether the Machine got the turn while something prevented its drain, and has not used it. Its drain timeout counts, and the drain gets
+// the whole timeout when it begins.
+func (c Clock) IsGranted() bool { return c.Drain != nil && c.Drained == nil && c.Blocked != nil }
 
 // drainEnd returns when the drain ended, nil if it has not. A record in the future is of a manager whose clock was ahead.
 func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
@@ -153,7 +159,9 @@ func (c Clock) WithGrantedTurn(now time.Time) Clock {
 	if c.Waiting == nil {
 		return c
 	}
-	return c.WithResumption(now)
+	granted := c.WithResumption(now)
+	granted.Blocked = c.Blocked
+	return granted
 }
 
 // WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or

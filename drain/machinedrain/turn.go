@@ -278,10 +278,10 @@ func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
-		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains). The Node is cordoned", cluster)
+		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains)", cluster)
 	}
-	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer. ",
-		cluster, t.Draining, t.Limit, rounded(t.Before)) + "The Node is cordoned" + t.holder()
+	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer",
+		cluster, t.Draining, t.Limit, rounded(t.Before)) + t.holder()
 }
 
 // holder says which Machine holds the turn. The name of one that drains changes whenever a drain ends, so only the next Machines have it, see rounded.
