@@ -23,7 +23,7 @@ import (
 
 // turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
-	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance) {
+	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance, s.now) {
 		return machinedrain.Turn{}, nil
 	}
 	machines, err := r.machinesIn(ctx, s.nameOfCluster())
@@ -136,7 +136,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		return nil, 0, err
 	}
 	hasInvalidRules, isHeld := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.isHeld(ctx, s)
-	return machinedrain.Contenders(all, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
+	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
 		observed = machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
 		node := &corev1.Node{}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {

@@ -573,7 +573,7 @@ func TestCopiedRecords(t *testing.T) { // M107
 				t.Errorf("got %+v", clock)
 			}
 			policy := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{MaxParallelDrains: ptr.To(intstr.FromInt32(1))}}
-			if got := machinedrain.NeedsTurn(tc.machine, policy, &corev1.Node{}, nil); got == tc.own {
+			if got := machinedrain.NeedsTurn(tc.machine, policy, &corev1.Node{}, nil, time.Now()); got == tc.own {
 				t.Errorf("needs a turn: %t", got)
 			}
 			without := tc.machine.DeepCopy() // a NodeMaintenance that continues has the start, one that begins again has not
@@ -585,7 +585,7 @@ func TestCopiedRecords(t *testing.T) { // M107
 			observed := machinedrain.ObservedDrain{Node: &corev1.Node{}}
 			tc.machine.Status.NodeRef.Name = "node"
 			metav1.SetMetaDataAnnotation(&tc.machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
-			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
 			if err != nil || len(all) != 1 || all[0].Draining != tc.own {
 				t.Errorf("contenders %+v, %v", all, err)
 			}

@@ -349,7 +349,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 		{name: "M117: its wait for a turn is limited as that of others", other: named("b"), drains: draining(1), at: 560, self: named("a", waits...), now: true, overdue: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.other, tc.self}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.other, tc.self}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 				observed := machinedrain.ObservedDrain{Node: node}
 				if m.Name == tc.other.Name {
 					observed.Maintenance, observed.IsHeld = tc.drains, tc.isHeld
@@ -373,7 +373,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			}
 			limit, began := 2, map[string]bool{}
 			for second := 500; second < 510; second++ {
-				contenders, _, err := machinedrain.Contenders(all, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				contenders, _, err := machinedrain.Contenders(all, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 					return machinedrain.ObservedDrain{Node: node, Maintenance: had}, nil
 				})
 				if err != nil {
@@ -405,7 +405,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 		"M117: it needs a turn until then, also after the restart": {named("a", waits...), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := machinedrain.NeedsTurn(&tc.machine, &limited, node, draining(1)); got != tc.want {
+			if got := machinedrain.NeedsTurn(&tc.machine, &limited, node, draining(1), time.Now()); got != tc.want {
 				t.Errorf("got %t", got)
 			}
 		})

@@ -18,7 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Contender is a worker Machine of a Cluster whose Node is reachable, and is drained or waits for that, see IsDraining. Control plane Machines
+// Contender is a worker Machine of a Cluster whose Node exists and is not lost, and is drained or waits for that, see IsDraining. Control plane Machines
 // are not contenders: their rollouts never wait for workers.
 type Contender struct {
 	Name string
@@ -115,10 +115,10 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 }
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
-// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with an unreachable Node never waits. A drain that
+// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with a lost Node never waits. A drain that
 // has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
-func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance) bool {
-	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !rules.Unreachable(node)
+func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
+	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !isLost(node, now)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
 	return isLimited && !drains && turnBegan(m) == nil
 }
@@ -136,7 +136,16 @@ func turnBegan(m *clusterv1.Machine) *time.Time {
 // NeedsTurnAgain reports whether the drain of a Machine that was held may have to wait for a turn, see NeedsTurn, while neither its Node nor its
 // NodeMaintenance can be read. The hold has removed the record that it waited.
 func NeedsTurnAgain(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
-	return WasHeldByHooks(m) && NeedsTurn(m, policy, &corev1.Node{}, nil)
+	return WasHeldByHooks(m) && NeedsTurn(m, policy, &corev1.Node{}, nil, time.Time{})
+}
+
+// lostAfter is how long a Node must have been unreachable to be lost. Kubernetes evicts its Pods after the same time. If the network between the Nodes and
+// the API server fails for a shorter time, the drains of all Machines of the Cluster must not begin together.
+const lostAfter = 5 * time.Minute
+
+func isLost(node *corev1.Node, now time.Time) bool {
+	since, unreachable := rules.UnreachableSince(node)
+	return unreachable && now.Sub(since) >= lostAfter
 }
 
 // ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
@@ -170,7 +179,7 @@ func IsReportedHeld(m *clusterv1.Machine) bool {
 
 // Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the Machines of
 // RequestedDrains, and returns its first error.
-func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (ObservedDrain, error)) (contenders []Contender, workers int, _ error) {
+func Contenders(all []clusterv1.Machine, now time.Time, observe func(*clusterv1.Machine) (ObservedDrain, error)) (contenders []Contender, workers int, _ error) {
 	for i := range all {
 		if !isControlPlane(&all[i]) {
 			workers++
@@ -181,7 +190,7 @@ func Contenders(all []clusterv1.Machine, observe func(*clusterv1.Machine) (Obser
 		if err != nil {
 			return nil, 0, err
 		}
-		if contends(m, observed) {
+		if contends(m, observed, now) {
 			contenders = append(contenders, contenderOf(m, observed))
 		}
 	}
@@ -224,10 +233,10 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 // contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
 // The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts, unless hooks of
 // other owners have held it: then it needs another turn.
-func contends(m *clusterv1.Machine, observed ObservedDrain) bool {
-	isReachable := observed.Node != nil && !rules.Unreachable(observed.Node)
+func contends(m *clusterv1.Machine, observed ObservedDrain, now time.Time) bool {
+	hasNode := observed.Node != nil && !isLost(observed.Node, now)
 	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || turnBegan(m) != nil
-	return isReachable && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
+	return hasNode && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold, and after

@@ -269,9 +269,9 @@ func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 
 // turn returns the turn of a Machine with an obstacle.
 func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machinedrain.Turn {
-	policy, node := &v1alpha1.MachineDrainPolicy{}, nodeThatIs(false)
+	policy, node := &v1alpha1.MachineDrainPolicy{}, &corev1.Node{}
 	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-	if !machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance) {
+	if !machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance, time.Now()) {
 		return machinedrain.Turn{}
 	}
 	var machines []clusterv1.Machine
@@ -279,7 +279,7 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machined
 	for _, each := range s.machines {
 		machines, byName[each.Name] = append(machines, each.Machine), each
 	}
-	contenders, _, _ := machinedrain.Contenders(machines, func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+	contenders, _, _ := machinedrain.Contenders(machines, time.Now(), func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		other := byName[each.Name]
 		return machinedrain.ObservedDrain{
 			Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held,
@@ -427,13 +427,16 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121
 }
 
 func TestContenders(t *testing.T) {
+	now := time.Now()
 	for _, test := range []struct {
-		name                                                             string
-		draining, recorded, unreachable, gone, paused, invalid, held, is bool
+		name                                                string
+		draining, recorded, gone, paused, invalid, held, is bool
+		unreachable                                         time.Duration
 	}{
 		{name: "waits", is: true},
 		{name: "drains", draining: true, is: true},
-		{name: "M26: its Node is unreachable", draining: true, unreachable: true},
+		{name: "M26: its Node has been unreachable for five minutes", draining: true, unreachable: 5 * time.Minute},
+		{name: "M26: its Node is unreachable, maybe for a moment", draining: true, unreachable: 299 * time.Second, is: true},
 		{name: "its Node does not exist", draining: true, gone: true},
 		{name: "is paused", paused: true},
 		{name: "drains, and was paused then", draining: true, paused: true, is: true},
@@ -450,7 +453,7 @@ func TestContenders(t *testing.T) {
 			if test.paused {
 				m.Annotations[clusterv1.PausedAnnotation] = ""
 			}
-			observed := machinedrain.ObservedDrain{Node: nodeThatIs(test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
+			observed := machinedrain.ObservedDrain{Node: unreachableSince(now, test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
 			if test.recorded {
 				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
 			}
@@ -460,7 +463,7 @@ func TestContenders(t *testing.T) {
 			if test.draining {
 				observed.Maintenance = &v1alpha1.NodeMaintenance{}
 			}
-			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
 			if err != nil || len(contenders) == 1 != test.is {
 				t.Fatalf("Contenders() = %v, %v", contenders, err)
 			}
@@ -475,7 +478,7 @@ func TestContenders(t *testing.T) {
 		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
 		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, ""
 		var observed []string
-		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 			observed = append(observed, m.Name)
 			return machinedrain.ObservedDrain{}, nil
 		})
@@ -496,8 +499,8 @@ func TestOverdueTurn(t *testing.T) {
 		overdue, next := deleted("overdue", 10*time.Second), deleted("next", 11*time.Second)
 		next.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](20)
 		turnOf := func(m *clusterv1.Machine, draining ...machinedrain.Contender) machinedrain.Turn {
-			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{overdue, next}, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-				return machinedrain.ObservedDrain{Node: nodeThatIs(false)}, nil
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{overdue, next}, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: &corev1.Node{}}, nil
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -525,8 +528,8 @@ func TestRemovedTimeout(t *testing.T) {
 		b.Annotations[v1alpha1.DrainStartedAnnotation] = after(100).Format(time.RFC3339) // the drain has not begun: its rules are invalid
 		d.DeletionTimestamp = ptr.To(metav1.NewTime(after(10)))
 		turnOf := func() machinedrain.Turn {
-			all, _, _ := machinedrain.Contenders([]clusterv1.Machine{b, d}, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-				return machinedrain.ObservedDrain{Node: nodeThatIs(false), HasInvalidRules: m.Name == "b"}, nil
+			all, _, _ := machinedrain.Contenders([]clusterv1.Machine{b, d}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: &corev1.Node{}, HasInvalidRules: m.Name == "b"}, nil
 			})
 			return machinedrain.TurnOf(machinedrain.ContenderOf(&d), all, 1, after(1000))
 		}
@@ -547,16 +550,19 @@ func TestRemovedTimeout(t *testing.T) {
 }
 
 func TestHasTurn(t *testing.T) {
+	now := time.Now()
 	limited := func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) }
 	for _, test := range []struct {
-		name                                         string
-		unlimited, controlPlane, unreachable, drains bool
-		want                                         bool
+		name                            string
+		unlimited, controlPlane, drains bool
+		unreachable                     time.Duration
+		want                            bool
 	}{
 		{name: "M26: limits workers", want: true},
 		{name: "M26: limits none without maxParallelDrains", unlimited: true},
 		{name: "M26: does not limit the control plane", controlPlane: true},
-		{name: "M26: does not limit Machines with an unreachable Node", unreachable: true},
+		{name: "M26: does not limit Machines whose Node has been unreachable for five minutes", unreachable: 5 * time.Minute},
+		{name: "M26: limits those whose Nodes are unreachable, maybe all of the Cluster for a moment", unreachable: 299 * time.Second, want: true},
 		{name: "M26: does not stop a drain", drains: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -570,7 +576,7 @@ func TestHasTurn(t *testing.T) {
 			if test.drains {
 				present.Spec.Stage = v1alpha1.StageDrain
 			}
-			if got := machinedrain.NeedsTurn(&m, policy, nodeThatIs(test.unreachable), present); got != test.want {
+			if got := machinedrain.NeedsTurn(&m, policy, unreachableSince(now, test.unreachable), present, now); got != test.want {
 				t.Errorf("NeedsTurn() = %t", got)
 			}
 		})
@@ -585,10 +591,11 @@ func inDeletion(name string) clusterv1.Machine {
 	return m
 }
 
-func nodeThatIs(unreachable bool) *corev1.Node {
+// unreachableSince returns a Node that has been unreachable for a time, 0 if it is reachable.
+func unreachableSince(now time.Time, ago time.Duration) *corev1.Node {
 	node := &corev1.Node{}
-	if unreachable {
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	if ago > 0 {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}
 	}
 	return node
 }

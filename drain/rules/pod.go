@@ -163,12 +163,18 @@ const UnreachableGracePeriodSeconds int64 = 1
 
 // Unreachable reports whether the condition Ready of a Node is Unknown: the node controller gets no heartbeats from its kubelet.
 func Unreachable(node *corev1.Node) bool {
+	_, unreachable := UnreachableSince(node)
+	return unreachable
+}
+
+// UnreachableSince is Unreachable, and returns since when.
+func UnreachableSince(node *corev1.Node) (since time.Time, unreachable bool) {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionUnknown
+			return condition.LastTransitionTime.Time, condition.Status == corev1.ConditionUnknown
 		}
 	}
-	return false
+	return time.Time{}, false
 }
 
 // Overdue reports whether the grace period of a Pod on an unreachable Node has ended. Such a Pod blocks nothing, since no kubelet confirms that it

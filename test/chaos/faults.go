@@ -321,8 +321,8 @@ func stopNode(ctx context.Context, r *run, pick uint64) (heal, error) {
 	if err := r.workload.StopKubelet(ctx, node.GetName()); err != nil {
 		return undo, err
 	}
-	const unknown = `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","message":"Kubelet stopped posting node status."}]}}`
-	err = r.workload.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, []byte(unknown)))
+	unknown := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	err = r.workload.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, unknown))
 	return undo, errors.Wrapf(err, "reporting Node %s as unreachable", node.GetName())
 }
 

@@ -418,16 +418,13 @@ func needsDrain(all []verdict) bool {
 	return len(all) > 0 && !slices.ContainsFunc(all, func(v verdict) bool { return v.behavior == v1alpha1.DrainBehaviorSkip })
 }
 
+// wasUnreachable returns whether a Node was unreachable, or did not exist.
 func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
-	for _, state := range node.during(from, until) {
-		if !state.exists {
-			return true
-		}
-		if isUnreachable(state.object) {
-			return true
-		}
-	}
-	return false
+	return wasGone(node, from, until) || slices.ContainsFunc(node.during(from, until), func(s stored[*corev1.Node]) bool { return isUnreachable(s.object) })
+}
+
+func wasGone(node timeline[*corev1.Node], from, until int64) bool {
+	return slices.ContainsFunc(node.during(from, until), func(s stored[*corev1.Node]) bool { return !s.exists })
 }
 
 func isUnreachable(node *corev1.Node) bool {

@@ -235,7 +235,7 @@ func (m moment) compare(a, b string) int {
 // mayBegin returns whether the drain of a Machine may begin. Other Machines count only if the manager must have observed them.
 func (l *limits) mayBegin(m moment, name string) bool {
 	switch {
-	case l.MaxParallelDrains == 0 || wasUnreachable(l.nodes[name], m.recent, m.workload[1]):
+	case l.MaxParallelDrains == 0 || wasGone(l.nodes[name], m.recent, m.workload[1]):
 		return true
 	case m.at.Add(l.ClockOff).Before(m.requested[name].Add(settling)):
 		return false
@@ -255,10 +255,10 @@ func (l *limits) mayBegin(m moment, name string) bool {
 	return before < l.MaxParallelDrains || timeout > 0 && !m.at.Add(l.ClockOff).Before(latest.Add(timeout))
 }
 
-// contends returns whether a Machine counts for the turn of another one: it is held, its Node is reachable and has been for some time, and
+// contends returns whether a Machine counts for the turn of another one: it is held, its Node exists and has for some time, and
 // the manager has observed its deletion if it has observed that of the other one.
 func (l *limits) contends(m moment, name, other string) bool {
-	if wasUnreachable(l.nodes[other], m.recent, m.workload[1]) {
+	if wasGone(l.nodes[other], m.recent, m.workload[1]) {
 		return false
 	}
 	known := l.heldSince(other) <= max(l.heldSince(name), l.Management.Clock.Before(m.at.Add(-appearance)))

@@ -184,7 +184,7 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 		return report.Drain{}, err
 	}
 	now := p.clock.Now()
-	intent := report.IntentOf(machine, node, maintenances, workload.SomeNodes(ctx, report.TurnNodes(machine, node)), now)
+	intent := report.IntentOf(machine, node, maintenances, workload.SomeNodes(ctx, report.TurnNodes(machine, node, now)), now)
 	observed, err := workload.Forecast(ctx, intent.Maintenance, node, now)
 	if err != nil {
 		return report.Drain{}, err

@@ -140,8 +140,8 @@ func desired(present *v1alpha1.NodeMaintenance, request machinedrain.Request, in
 
 // TurnNodes returns the names of the Nodes that decide when maxParallelDrains permits the drain of a Machine: those of the Machines of the Cluster
 // whose drains were requested, the oldest requests first.
-func TurnNodes(m *observe.Machine, node *corev1.Node) []string {
-	if !machinedrain.NeedsTurn(m.Machine, m.Policy(), node, nil) {
+func TurnNodes(m *observe.Machine, node *corev1.Node, now time.Time) []string {
+	if !machinedrain.NeedsTurn(m.Machine, m.Policy(), node, nil, now) {
 		return nil
 	}
 	requested := machinedrain.RequestedDrains(m.Siblings)
@@ -157,7 +157,7 @@ func TurnNodes(m *observe.Machine, node *corev1.Node) []string {
 
 // turnOf returns the place of a Machine, as if it was deleted now. nodes are those of TurnNodes that were read, nil for one that does not exist.
 func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) machinedrain.Turn {
-	if !machinedrain.NeedsTurn(m.Machine, intent.Policy, node, intent.Present) {
+	if !machinedrain.NeedsTurn(m.Machine, intent.Policy, node, intent.Present, now) {
 		return machinedrain.Turn{}
 	}
 	draining := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
@@ -177,7 +177,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	if self.Requested.IsZero() {
 		self.Requested = now
 	}
-	all, workers, _ := machinedrain.Contenders(m.Siblings, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+	all, workers, _ := machinedrain.Contenders(m.Siblings, now, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		observed := machinedrain.ObservedDrain{Maintenance: draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]}
 		var known bool
 		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {

@@ -31,7 +31,7 @@ func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason string) (re
 		Policies: []v1alpha1.MachineDrainPolicy{policy}, Siblings: []clusterv1.Machine{w0, w1},
 	}
 	intent := report.IntentOf(m, node, nil, nodes, now)
-	return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil), report.TurnNodes(m, node)
+	return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil), report.TurnNodes(m, node, now)
 }
 
 func TestTurn(t *testing.T) {
