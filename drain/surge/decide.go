@@ -26,6 +26,8 @@ type Observation struct {
 	Leaving []Leaving
 	// Marked are the marked Pods of the baseline that exist.
 	Marked []PodRef
+	// Abandoned are the marked Pods whose evacuator has completed or missed its deadline. They are evicted, or stay if the drain is cancelled.
+	Abandoned []PodRef
 	// Unscheduled is what was read of the Pods of the Deployment that have no Node, if AwaitsPods. It may have been read some time ago.
 	Unscheduled Unscheduled
 	Now         time.Time
@@ -189,7 +191,7 @@ func (s *surging) next() Decision {
 	}
 	serving, late := s.serving()
 	switch {
-	case s.b.Returning != nil: // the autoscaler is scaling back
+	case s.b.Returning != nil && (len(serving) > 0 || len(s.Marked) == 0): // the autoscaler is scaling back
 		return s.complete(way, serving, nil)
 	case len(serving) == 0:
 		return s.cancel(way, late)

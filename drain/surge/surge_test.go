@@ -219,6 +219,21 @@ func TestRevert(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
+	t.Run("E77: restores the deletion cost of a Pod that is evicted because its ReplicaSet has deleted another one", func(t *testing.T) {
+		w := surged(1, 1)
+		w.settle()
+		w.step()                // mark
+		w.step()                // scale back
+		w.remove(w.pods[1].UID) // the new one
+		w.observe()
+		for w.step(); len(w.refusals) == 0; w.step() {
+			w.now = w.now.Add(time.Second)
+		}
+		w.step()
+		if len(w.pods) != 1 || w.marked() > 0 || w.refusals[w.pods[0].UID] != surge.NotChosen {
+			t.Errorf("%d of %d Pods are marked, %v", w.marked(), len(w.pods), w.refusals)
+		}
+	})
 	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {
 		w := surged(2, 2)
 		stays, moves := w.pods[0].UID, w.pods[1].UID
@@ -442,27 +457,45 @@ func TestAutoscaler(t *testing.T) {
 	})
 	t.Run("E47: does not wait for the autoscaler until a time that a manager with a wrong clock has recorded", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
-		for w.baseline() == nil || w.baseline().Returning == nil || *w.autoscaler.Spec.MinReplicas != 1 {
-			w.step()
-			w.settle()
-		}
-		w.now = w.now.Add(-time.Hour)
+		w.returning().now = w.now.Add(-time.Hour)
 		w.step()
 		if *w.deployment.Spec.Replicas != 2 || w.baseline() != nil {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
-	t.Run("E26: keeps the number when the autoscaler scales up further", func(t *testing.T) {
-		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
-		for range 5 {
-			w.step()
+	for _, tc := range []struct {
+		name      string
+		to        int32
+		after     time.Duration
+		cancelled bool
+	}{
+		{"while it scales back", 3, surge.ReturnTime, false},
+		{"while it scales back, also if the drain is cancelled then", 3, surge.ReturnTime, true},
+		{"when it scales up further", 5, 0, false},
+		{"when it scales up further, also if the drain is cancelled then", 5, 0, true},
+		{"below the recorded one", 1, 0, false},
+	} {
+		t.Run("E26, E77: keeps the number that the autoscaler or another actor sets "+tc.name+", and the deletion cost of Pods that stay is restored", func(t *testing.T) {
+			w := deployed(2, maxSurge("100%")).scaledBy(1, 9).evacuated(2, v1alpha1.SurgeAlways).returning()
+			w.scale(tc.to)
 			w.settle()
-		}
-		w.scale(5)
-		if d := w.step(); w.baseline() != nil || *w.deployment.Spec.Replicas != 5 {
-			t.Errorf("got %+v", d)
-		}
-	})
+			if tc.cancelled {
+				clear(w.evacuations)
+			}
+			w.now = w.now.Add(tc.after)
+			for range 2 {
+				w.step()
+				w.settle()
+			}
+			if w.baseline() != nil || *w.deployment.Spec.Replicas != tc.to || w.marked() > 0 {
+				t.Errorf("%d replicas, %d Pods are marked: %v", *w.deployment.Spec.Replicas, w.marked(), w.deployment.Annotations)
+			}
+			w.run()
+			if len(w.evacuations) > 0 || len(w.refusals) > 0 || w.marked() > 0 {
+				t.Errorf("%d Evacuations remain, %v are refused, %d Pods are marked", len(w.evacuations), w.refusals, w.marked())
+			}
+		})
+	}
 	t.Run("E26: restores an autoscaler without minReplicas", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.autoscaler.Spec.MinReplicas = nil

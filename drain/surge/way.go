@@ -154,13 +154,17 @@ func (w byAutoscaler) lower() Decision {
 		return Decision{Autoscaler: restored(w.autoscaler)}
 	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
 		return Decision{Deployment: w.withBaseline(nil)}
-	case replicas(w.Deployment) > w.b.Surged:
-		return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " has scaled to more than " + text.Count(w.b.Surged, "replica")}}
 	}
-	if until := w.b.Returning.Add(ReturnTime); w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime { // else a manager with a wrong clock wrote it
+	number, until := replicas(w.Deployment), w.b.Returning.Add(ReturnTime)
+	switch {
+	case number <= w.b.Surged && w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime: // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
+	case number == w.b.Surged:
+		return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
+	case len(w.Marked) > 0: // they are not deleted now
+		return Decision{Unmark: w.Marked}
 	}
-	return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
+	return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + ", or another actor, has set " + text.Count(number, "replica") + ": the Deployment keeps them"}}
 }
 
 func (w byAutoscaler) drop() Decision {

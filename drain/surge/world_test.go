@@ -125,7 +125,11 @@ func (w *world) observed() surge.Observation {
 	}
 	for _, p := range w.pods {
 		ref := surge.PodRef{Name: p.Name, UID: p.UID}
-		if e := w.evacuations[p.UID]; e != nil && !e.completed && w.now.Before(e.since.Add(w.deadline)) {
+		e := w.evacuations[p.UID]
+		switch expired := e != nil && (e.completed || !w.now.Before(e.since.Add(w.deadline))); {
+		case expired && surge.Marked(&p.Pod):
+			o.Abandoned = append(o.Abandoned, ref)
+		case e != nil && !expired:
 			o.Leaving = append(o.Leaving, surge.Leaving{
 				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
 				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message,
@@ -418,6 +422,23 @@ func (w *world) run() (decisions []surge.Decision) {
 		w.now = d.RequeueAt
 	}
 	return decisions
+}
+
+// returning runs until the autoscaler is expected to scale back.
+func (w *world) returning() *world {
+	for w.baseline() == nil || w.baseline().Returning == nil || w.raisedTo(w.baseline().Surged) {
+		w.step()
+		w.settle()
+	}
+	return w
+}
+
+// marked returns how many Pods have the deletion cost of a surge.
+func (w *world) marked() (n int) {
+	for _, p := range w.pods {
+		n += asInt(surge.Marked(&p.Pod))
+	}
+	return n
 }
 
 func (w *world) baseline() *surge.Baseline {

@@ -32,10 +32,13 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 		return false, errors.Wrap(err, "listing NodeMaintenances")
 	}
 	for _, assigned := range found {
+		pod, e := assigned.Pod, assigned.Evacuation
 		if assigned.Expired {
+			if pod.DeletionTimestamp == nil && surge.Marked(pod) {
+				s.observed.Abandoned = append(s.observed.Abandoned, surge.PodRef{Name: pod.Name, UID: pod.UID})
+			}
 			continue
 		}
-		pod, e := assigned.Pod, assigned.Evacuation
 		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
 			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items, s.finder.Suspension.Of), Suspended: assigned.Suspended,
