@@ -65,7 +65,7 @@ const HeldInterval = surge.HeldInterval
 
 // Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
 // Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has ended
-// are not observed any more, however long finalizers of other actors keep it.
+// are not observed any more, however long finalizers of other actors keep it, and neither are Pods whose Node does not exist.
 func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -88,7 +88,10 @@ func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev
 		pod, known := PodOf(f.Observation, e)
 		switch {
 		case !known && e.IsAssignedTo(f.Class) && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
-			return nil, false, nil
+			if awaited, err := f.isAwaited(ctx, e); err != nil || awaited {
+				return nil, false, err
+			}
+			continue
 		case pod == nil || !belongs(pod):
 			continue
 		}
@@ -105,6 +108,16 @@ func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev
 		return cmp.Or(a.Evacuation.CreationTimestamp.Compare(b.Evacuation.CreationTimestamp.Time), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return found, true, nil
+}
+
+// isAwaited reports whether the Pod of an Evacuation may be observed in a moment. The controller of Evacuations watches existing Nodes only.
+func (f *Finder) isAwaited(ctx context.Context, e *v1alpha1.Evacuation) (bool, error) {
+	name, recorded := e.Annotations[v1alpha1.EvacuationNodeAnnotation]
+	if !recorded || name == "" {
+		return !recorded, nil
+	}
+	node, err := workload.NodeNamed(ctx, f.Watched, name)
+	return node != nil, err
 }
 
 // assignment returns the Assignment of an Evacuation. It returns is = false if the evacuator neither acts on the Pod nor has expired.

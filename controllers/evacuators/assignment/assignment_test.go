@@ -16,19 +16,27 @@ import (
 
 func TestFindWithUnknownPods(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	on := func(node string) map[string]string { return map[string]string{v1alpha1.EvacuationNodeAnnotation: node} }
 	for _, tc := range []struct {
-		name       string
-		finalizers []string
-		known      bool
+		name        string
+		annotations map[string]string
+		finalizer   string
+		known       bool
 	}{
-		{"waits for the Pod of an Evacuation", []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, false},
-		{"does not wait for the Pod of an Evacuation that has ended and has a finalizer of another actor", []string{"example.com/audit"}, true},
+		{"E8: waits for the Pod of an Evacuation", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, false},
+		{"E8: does not wait for the Pod of an Evacuation that has ended and has a finalizer of another actor", nil, "example.com/audit", true},
+		{"E78: waits for a Pod on a Node that exists", on("n"), v1alpha1.NodeMaintenanceInstigatorFinalizer, false},
+		{"E78: does not wait for a Pod on a Node that does not exist", on("gone"), v1alpha1.NodeMaintenanceInstigatorFinalizer, true},
+		{"E78: does not wait for a Pod without a Node", on(""), v1alpha1.NodeMaintenanceInstigatorFinalizer, true},
 	} {
-		t.Run("E8: "+tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: tc.finalizers, DeletionTimestamp: new(metav1.NewTime(now))}}
+			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web", Annotations: tc.annotations, Finalizers: []string{tc.finalizer}, DeletionTimestamp: new(metav1.NewTime(now)),
+			}}
 			e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassStatefulSet)
-			f := Finder{Watched: fakes.Client(e), Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
+			watched := fakes.Client(e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+			f := Finder{Watched: watched, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
 			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found).To(BeEmpty())
