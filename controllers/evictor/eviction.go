@@ -71,8 +71,9 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 		allowed := func(each budgets.Admitted) bool { return p.state.inFlight.allowsOn(each.Pod.Node) }
 		if slices.ContainsFunc(pods, allowed) && p.state.inFlight.reserveBudget(nameOf(budget)) {
 			go func() {
-				v.evictSequentially(ctx, p, budget, pods)
-				p.refresh(ctx, budget)
+				if v.evictSequentially(ctx, p, budget, pods) {
+					p.refresh(ctx, budget)
+				}
 				p.state.inFlight.releaseBudget(nameOf(budget))
 				v.enqueue(p.cluster)
 			}()
@@ -81,12 +82,13 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 }
 
 // evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this may take
-// long after the pass: those that are no longer to be evicted are left out.
-func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+// long after the pass: those that are no longer to be evicted are left out. It returns false if these are all.
+func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) (evicted bool) {
 	for _, each := range pods {
 		if !p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod) {
 			continue
 		}
+		evicted = true
 		begun, ended := v.Clock.Now(), make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -105,6 +107,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 		case <-v.Clock.After(slowEviction):
 		}
 	}
+	return evicted
 }
 
 // begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a budget:

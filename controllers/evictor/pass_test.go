@@ -390,6 +390,27 @@ func TestDrainStart(t *testing.T) {
 	g.Expect(start("not drained")).To(Equal(now.Add(-time.Minute)), "E56: the Evacuation of another instigator")
 }
 
+func TestUnusedBudget(t *testing.T) {
+	g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	p := passOver(t, now, onePod{pod: pod}) // its Evacuation has ended since the pass began
+	p.subjects[pod.UID] = &subject{pod: pod, evacuation: evacuation.New(pod, nil, 0)}
+	var reads atomic.Int32
+	p.live = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			reads.Add(1)
+			return nil
+		},
+	})
+	ended := make(chan struct{})
+	v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, enqueue: func(types.NamespacedName) { close(ended) }}
+	budget := budgets.New(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
+	v.startEvictions(t.Context(), p, []budgets.Admitted{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Budget: budget}})
+	<-ended
+	g.Expect(reads.Load()).To(BeZero(), "E23: the budget is read although no Pod was evicted")
+	g.Expect(p.state.inFlight.reserveBudget(nameOf(budget))).To(BeTrue())
+}
+
 func TestInFlight(t *testing.T) {
 	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	admitted := budgets.PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
