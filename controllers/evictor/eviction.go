@@ -260,7 +260,7 @@ func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 		}
 		return
 	}
-	p.state.inFlight.awaitBudget(live.UID, live.ResourceVersion)
+	p.state.inFlight.awaitBudget(live.UID, live.ResourceVersion, p.clock.Now())
 }
 
 func nameOf(budget *budgets.Budget) types.NamespacedName {

@@ -157,7 +157,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
 		return workload.Result(err)
 	}
-	p.state.inFlight.observeBudgets(pdbs)
+	p.nextTry = p.state.inFlight.observeBudgets(pdbs, p.now)
 	suspension := v.Machines.Suspension(ctx, p.cluster)
 	p.suspended = suspension.Of
 	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {

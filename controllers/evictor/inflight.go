@@ -29,7 +29,7 @@ type inFlightEvictions struct {
 	pods    map[types.UID]inFlightEviction
 	onNode  map[string]int                // number of in-flight evictions, by Node
 	budgets map[types.NamespacedName]bool // reserved budgets, whose Pods are being evicted sequentially
-	awaited map[types.UID]string          // resourceVersion that the watch must reach before the status is used, by PodDisruptionBudget
+	awaited map[types.UID]awaitedVersion  // that the watch must reach before the status is used, by PodDisruptionBudget
 	full    bool                          // the limit was reached, and fewer than evictionsAfterFull evictions have ended since
 }
 
@@ -40,9 +40,19 @@ type inFlightEviction struct {
 	begun time.Time
 }
 
+// awaitedVersion is the resourceVersion of a budget whose status includes our evictions.
+type awaitedVersion struct {
+	version string
+	until   time.Time
+}
+
+// awaitedTimeout is how long the version of a budget is awaited. The watch never reaches it if the API server was restored from a backup, where the
+// resourceVersions are lower. If the watch lags for longer, the API server may refuse an eviction.
+const awaitedTimeout = 2 * time.Minute
+
 func newInFlightEvictions() *inFlightEvictions {
 	return &inFlightEvictions{
-		pods: map[types.UID]inFlightEviction{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}, awaited: map[types.UID]string{},
+		pods: map[types.UID]inFlightEviction{}, onNode: map[string]int{}, budgets: map[types.NamespacedName]bool{}, awaited: map[types.UID]awaitedVersion{},
 	}
 }
 
@@ -133,25 +143,32 @@ func (f *inFlightEvictions) releaseBudget(budget types.NamespacedName) {
 }
 
 // awaitBudget records a version of a budget whose status includes our evictions. Of concurrent calls, the latest version counts.
-func (f *inFlightEvictions) awaitBudget(budget types.UID, version string) {
+func (f *inFlightEvictions) awaitBudget(budget types.UID, version string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !expectations.IsOlder(version, f.awaited[budget]) {
-		f.awaited[budget] = version
+	if !expectations.IsOlder(version, f.awaited[budget].version) {
+		f.awaited[budget] = awaitedVersion{version: version, until: now.Add(awaitedTimeout)}
 	}
 }
 
-// observeBudgets drops the awaited versions that the watch has reached, and those of budgets that no longer exist.
-func (f *inFlightEvictions) observeBudgets(pdbs []*policyv1.PodDisruptionBudget) {
+// observeBudgets drops the awaited versions that the watch has reached, those that it does not reach in time, and those of budgets that no longer
+// exist. It returns when the next one is dropped if no event follows, zero if none is awaited.
+func (f *inFlightEvictions) observeBudgets(pdbs []*policyv1.PodDisruptionBudget, now time.Time) (next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	awaited := map[types.UID]string{}
+	awaited := map[types.UID]awaitedVersion{}
 	for _, pdb := range pdbs {
-		if version, found := f.awaited[pdb.UID]; found && expectations.IsOlder(pdb.ResourceVersion, version) {
-			awaited[pdb.UID] = version
+		each, found := f.awaited[pdb.UID]
+		if !found || !now.Before(each.until) || !expectations.IsOlder(pdb.ResourceVersion, each.version) {
+			continue
+		}
+		awaited[pdb.UID] = each
+		if next.IsZero() || each.until.Before(next) {
+			next = each.until
 		}
 	}
 	f.awaited = awaited
+	return next
 }
 
 // isStale reports whether the observed status of a budget may not include our evictions yet, so that the number of allowed disruptions is

@@ -86,22 +86,29 @@ func TestInFlightEvictions(t *testing.T) {
 			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "b", ResourceVersion: version}}
 		}
 		observes := func(version string) bool {
-			f.observeBudgets([]*policyv1.PodDisruptionBudget{at(version)})
+			f.observeBudgets([]*policyv1.PodDisruptionBudget{at(version)}, now)
 			return !f.isStale(at(version))
 		}
 		if !observes("10") {
 			t.Error("stale without an awaited version")
 		}
-		f.awaitBudget("b", "100")
-		f.awaitBudget("b", "98") // requested before, and answered after
+		f.awaitBudget("b", "100", now)
+		f.awaitBudget("b", "98", now) // requested before, and answered after
 		if observes("99") {
 			t.Error("99 is before 100")
 		}
 		if !observes("100") || !observes("99") {
 			t.Error("100 was reached, and a watch does not go back")
 		}
-		f.awaitBudget("b", "200")
-		f.observeBudgets(nil)
+		f.awaitBudget("b", "200", now)
+		if next := f.observeBudgets([]*policyv1.PodDisruptionBudget{at("5")}, now.Add(awaitedTimeout-1)); !next.Equal(now.Add(awaitedTimeout)) || !f.isStale(at("5")) {
+			t.Errorf("the version is awaited until %s", next)
+		}
+		if next := f.observeBudgets([]*policyv1.PodDisruptionBudget{at("5")}, now.Add(awaitedTimeout)); !next.IsZero() || f.isStale(at("5")) {
+			t.Error("R73: a budget stays stale after the API server was restored from a backup")
+		}
+		f.awaitBudget("b", "7", now)
+		f.observeBudgets(nil, now)
 		if len(f.awaited) > 0 {
 			t.Error("the version of a deleted budget is still awaited")
 		}

@@ -88,6 +88,11 @@ func (o *Objects[T]) ObserveDeleted(cluster types.NamespacedName, object T) {
 	o.update(cluster, object, func(e *entry[T]) { e.gone = true })
 }
 
+// forget drops what is known about an object.
+func (o *Objects[T]) forget(cluster types.NamespacedName, object T) {
+	o.entries.Set(cluster, object.GetUID(), entry[T]{}, deliveredTTL)
+}
+
 // update changes the entry of an object. The event of a write may come before the response to it, so what the watch has delivered is kept
 // for a while, too.
 func (o *Objects[T]) update(cluster types.NamespacedName, object T, change func(*entry[T])) {
@@ -166,6 +171,9 @@ func Observing[T client.Object, R comparable](
 			next.Create(ctx, e, queue)
 		},
 		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], queue workqueue.TypedRateLimitingInterface[R]) {
+			if IsOlder(e.ObjectNew.GetResourceVersion(), e.ObjectOld.GetResourceVersion()) { // the API server was restored from a backup
+				o.forget(cluster, e.ObjectNew)
+			}
 			o.Observe(cluster, e.ObjectNew)
 			next.Update(ctx, e, queue)
 		},

@@ -119,6 +119,21 @@ func TestMemory(t *testing.T) {
 		})
 	})
 
+	t.Run("R73: drops what was written to an object when its versions go back, because the API server was restored from a backup", func(t *testing.T) {
+		g, nodes := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels)
+		nodes.RecordWritten(cluster, node(1, "12"))
+		observing := Observing(nodes, cluster, handler.TypedEventHandler[*corev1.Node, string](handler.TypedFuncs[*corev1.Node, string]{}))
+		observing.Update(t.Context(), event.TypedUpdateEvent[*corev1.Node]{ObjectOld: node(1, "10"), ObjectNew: node(1, "11")}, nil)
+		latest, _ := nodes.Latest(cluster, node(1, "11"))
+		g.Expect(latest.ResourceVersion).To(Equal("12"))
+		observing.Update(t.Context(), event.TypedUpdateEvent[*corev1.Node]{ObjectOld: node(1, "11"), ObjectNew: node(1, "5")}, nil)
+		latest, _ = nodes.Latest(cluster, node(1, "5"))
+		g.Expect(latest.ResourceVersion).To(Equal("5"))
+		nodes.RecordWritten(cluster, node(1, "6"))
+		latest, _ = nodes.Latest(cluster, node(1, "5"))
+		g.Expect(latest.ResourceVersion).To(Equal("6"))
+	})
+
 	t.Run("M101: observes the events of a watch, and passes them on", func(t *testing.T) {
 		g, nodes, passed := NewWithT(t), New[*corev1.Node](t.Context(), withoutLabels), 0
 		next := handler.TypedFuncs[*corev1.Node, string]{
