@@ -146,7 +146,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.state.inFlight.isFull() {
 		return reconcile.Result{}, nil // the response to an in-flight eviction enqueues the workload cluster
 	}
-	pdbs, known := p.observation.Budgets()
+	observed, known := p.observation.Budgets()
 	if !known && p.observation.BudgetsServed() {
 		return reconcile.Result{}, nil // a Change enqueues the workload cluster when they are known
 	}
@@ -157,7 +157,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
 		return workload.Result(err)
 	}
-	p.nextTry = p.state.inFlight.observeBudgets(pdbs, p.now)
+	p.nextTry = p.state.inFlight.observeBudgets(observed, p.now)
 	suspension := v.Machines.Suspension(ctx, p.cluster)
 	p.suspended = suspension.Of
 	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
@@ -175,7 +175,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	var paused []budgets.Waiting
 	if known {
 		var admitted []budgets.Admitted
-		index := budgets.NewIndex(pdbs, p.state.inFlight.isStale)
+		index := budgets.IndexOf(observed, p.state.inFlight.isStale)
 		candidates, paused = p.separatePaused(ctx, candidates)
 		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.freeOn)
 		p.state.reactions.observePass(p.now, admitted, waiting)

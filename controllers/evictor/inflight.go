@@ -153,11 +153,12 @@ func (f *inFlightEvictions) awaitBudget(budget types.UID, version string, now ti
 
 // observeBudgets drops the awaited versions that the watch has reached, those that it does not reach in time, and those of budgets that no longer
 // exist. It returns when the next one is dropped if no event follows, zero if none is awaited.
-func (f *inFlightEvictions) observeBudgets(pdbs []*policyv1.PodDisruptionBudget, now time.Time) (next time.Time) {
+func (f *inFlightEvictions) observeBudgets(all []*budgets.Budget, now time.Time) (next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	awaited := map[types.UID]awaitedVersion{}
-	for _, pdb := range pdbs {
+	for _, b := range all {
+		pdb := b.PodDisruptionBudget()
 		each, found := f.awaited[pdb.UID]
 		if !found || !now.Before(each.until) || !expectations.IsOlder(pdb.ResourceVersion, each.version) {
 			continue

@@ -86,7 +86,7 @@ func TestInFlightEvictions(t *testing.T) {
 			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "b", ResourceVersion: version}}
 		}
 		observes := func(version string) bool {
-			f.observeBudgets([]*policyv1.PodDisruptionBudget{at(version)}, now)
+			f.observeBudgets([]*budgets.Budget{budgets.New(at(version))}, now)
 			return !f.isStale(at(version))
 		}
 		if !observes("10") {
@@ -101,10 +101,10 @@ func TestInFlightEvictions(t *testing.T) {
 			t.Error("100 was reached, and a watch does not go back")
 		}
 		f.awaitBudget("b", "200", now)
-		if next := f.observeBudgets([]*policyv1.PodDisruptionBudget{at("5")}, now.Add(awaitedTimeout-1)); !next.Equal(now.Add(awaitedTimeout)) || !f.isStale(at("5")) {
+		if next := f.observeBudgets([]*budgets.Budget{budgets.New(at("5"))}, now.Add(awaitedTimeout-1)); !next.Equal(now.Add(awaitedTimeout)) || !f.isStale(at("5")) {
 			t.Errorf("the version is awaited until %s", next)
 		}
-		if next := f.observeBudgets([]*policyv1.PodDisruptionBudget{at("5")}, now.Add(awaitedTimeout)); !next.IsZero() || f.isStale(at("5")) {
+		if next := f.observeBudgets([]*budgets.Budget{budgets.New(at("5"))}, now.Add(awaitedTimeout)); !next.IsZero() || f.isStale(at("5")) {
 			t.Error("R73: a budget stays stale after the API server was restored from a backup")
 		}
 		f.awaitBudget("b", "7", now)

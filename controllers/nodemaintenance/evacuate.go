@@ -93,11 +93,11 @@ func (r *Reconciler) budgetsIn(cluster types.NamespacedName) *budgets.Index {
 	if observation == nil {
 		return nil
 	}
-	pdbs, known := observation.Budgets()
+	all, known := observation.Budgets()
 	if !known {
 		return nil
 	}
-	return budgets.NewIndex(pdbs, nil)
+	return budgets.IndexOf(all, nil)
 }
 
 func planned(pods []drainedPod) []plan.Pod {

@@ -387,7 +387,7 @@ func (w *drainWatch) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 }
 
 // Budgets implements Observation.
-func (w *drainWatch) Budgets() ([]*policyv1.PodDisruptionBudget, bool) {
+func (w *drainWatch) Budgets() ([]*budgets.Budget, bool) {
 	return w.observedBudgets.list()
 }
 

@@ -64,8 +64,8 @@ type Observation interface {
 	// PodByUID finds a Pod among the watched Nodes.
 	PodByUID(uid types.UID) (*corev1.Pod, bool)
 
-	// Budgets returns all PodDisruptionBudgets. known is false until the first list has arrived.
-	Budgets() (budgets []*policyv1.PodDisruptionBudget, known bool)
+	// Budgets returns all PodDisruptionBudgets, parsed once. known is false until the first list has arrived.
+	Budgets() (all []*budgets.Budget, known bool)
 
 	// LossOf returns which PodDisruptionBudget a Pod has lost a moment ago: see budgets.Observed.
 	LossOf(pod budgets.Pod) (loss budgets.Loss, lost bool)

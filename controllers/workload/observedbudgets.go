@@ -46,7 +46,7 @@ func (b *observedBudgets) labelsChanged(before, after budgets.Pod) {
 	b.record(func(now time.Time) { b.observed.ObserveLabels(before, after, now) })
 }
 
-func (b *observedBudgets) list() ([]*policyv1.PodDisruptionBudget, bool) {
+func (b *observedBudgets) list() ([]*budgets.Budget, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.observed.Budgets()

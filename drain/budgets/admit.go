@@ -106,17 +106,24 @@ type Index struct {
 	stale       map[*Budget]bool
 }
 
-// NewIndex parses the budgets. The function stale, which may be nil, reports whether the observed status of a budget may not include our own
-// evictions yet. Such a budget allows no disruption until its next event.
+// NewIndex parses the budgets. See IndexOf.
 func NewIndex(pdbs []*policyv1.PodDisruptionBudget, stale func(*policyv1.PodDisruptionBudget) bool) *Index {
-	index := &Index{byNamespace: map[string][]*Budget{}, stale: map[*Budget]bool{}}
+	parsed := make([]*Budget, 0, len(pdbs))
 	for _, pdb := range pdbs {
-		if pdb == nil {
-			continue
+		if pdb != nil {
+			parsed = append(parsed, New(pdb))
 		}
-		b := New(pdb)
+	}
+	return IndexOf(parsed, stale)
+}
+
+// IndexOf returns the index of budgets. The function stale, which may be nil, reports whether the observed status of a budget may not include our own
+// evictions yet. Such a budget allows no disruption until its next event.
+func IndexOf(all []*Budget, stale func(*policyv1.PodDisruptionBudget) bool) *Index {
+	index := &Index{byNamespace: map[string][]*Budget{}, stale: map[*Budget]bool{}}
+	for _, b := range all {
 		index.byNamespace[b.Namespace()] = append(index.byNamespace[b.Namespace()], b)
-		index.stale[b] = stale != nil && stale(pdb)
+		index.stale[b] = stale != nil && stale(b.pdb)
 	}
 	for _, list := range index.byNamespace {
 		slices.SortStableFunc(list, func(a, b *Budget) int { return strings.Compare(a.Name(), b.Name()) })

@@ -118,14 +118,11 @@ func (o *Observed) ObserveLabels(before, after Pod, at time.Time) {
 }
 
 // Budgets returns the budgets. known is false until the watch has delivered its first list.
-func (o *Observed) Budgets() (pdbs []*policyv1.PodDisruptionBudget, known bool) {
+func (o *Observed) Budgets() (all []*Budget, known bool) {
 	if !o.listed {
 		return nil, false
 	}
-	for _, b := range o.present {
-		pdbs = append(pdbs, b.pdb)
-	}
-	return pdbs, true
+	return slices.Collect(maps.Values(o.present)), true
 }
 
 // LossOf returns the last loss of a Pod within LossCounts. A Pod that needs no budget has lost none.

@@ -231,3 +231,20 @@ func TestLossIsExact(t *testing.T) {
 		}
 	})
 }
+
+func TestParsedOnce(t *testing.T) {
+	values := make([]string, 1000)
+	for i := range values {
+		values[i] = fmt.Sprint("v", i)
+	}
+	o := observed(budget("web", covers(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values,
+	}}})))
+	allocations := testing.AllocsPerRun(10, func() {
+		all, _ := o.Budgets()
+		budgets.IndexOf(all, nil)
+	})
+	if allocations > 100 {
+		t.Errorf("E37: %g allocations: the selectors that tenants write are parsed in each pass", allocations)
+	}
+}
