@@ -32,19 +32,37 @@ type PolicySelection struct {
 // undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy that it follows
 // comes first by name.
 func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy, unread ...string) PolicySelection {
+	return selectionOf(machine, clusterLabels, parsePolicies(policies), unread...)
+}
+
+// parsedPolicy is a policy with its parsed selectors.
+type parsedPolicy struct {
+	*v1alpha1.MachineDrainPolicy
+	clusters, machines func(labels map[string]string) match
+}
+
+func parsePolicies(policies []v1alpha1.MachineDrainPolicy) []parsedPolicy {
+	parsed := make([]parsedPolicy, 0, len(policies))
+	for i := range policies {
+		spec := &policies[i].Spec
+		parsed = append(parsed, parsedPolicy{&policies[i], parseSelector(spec.ClusterSelector), parseSelector(spec.MachineSelector)})
+	}
+	return parsed
+}
+
+func selectionOf(machine *clusterv1.Machine, clusterLabels map[string]string, policies []parsedPolicy, unread ...string) PolicySelection {
 	var selection PolicySelection
 	mayPrecede := sets.New(unread...)
-	for i := range policies {
-		policy := &policies[i]
+	for _, policy := range policies {
 		if policy.Namespace != machine.Namespace || !policy.DeletionTimestamp.IsZero() {
 			continue
 		}
 		mayPrecede.Delete(policy.Name) // it has just been fixed
-		switch min(matchOf(policy.Spec.ClusterSelector, clusterLabels), matchOf(policy.Spec.MachineSelector, machine.Labels)) {
+		switch min(policy.clusters(clusterLabels), policy.machines(machine.Labels)) {
 		case matches:
-			selection.Policy = firstByName(selection.Policy, policy)
+			selection.Policy = firstByName(selection.Policy, policy.MachineDrainPolicy)
 		case mayMatch:
-			selection.Undecided = firstByName(selection.Undecided, policy)
+			selection.Undecided = firstByName(selection.Undecided, policy.MachineDrainPolicy)
 		case matchesNot:
 		}
 	}
@@ -99,27 +117,36 @@ const (
 	matches
 )
 
-// matchOf evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it evaluates the requirements that are valid.
-func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match {
+// matchOf evaluates a selector, see parseSelector.
+func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match { return parseSelector(selector)(set) }
+
+// parseSelector returns a function that evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it evaluates the
+// requirements that are valid.
+func parseSelector(selector *v1alpha1.LabelSelector) func(map[string]string) match {
 	if selector == nil {
-		return matches
+		return func(map[string]string) match { return matches }
 	}
 	core := selector.Core()
 	if parsed, err := metav1.LabelSelectorAsSelector(core); err == nil {
-		return known(parsed.Matches(labels.Set(set)))
+		return func(set map[string]string) match { return known(parsed.Matches(labels.Set(set))) }
 	}
 	requirements := core.MatchExpressions
 	for key, value := range core.MatchLabels {
 		requirements = append(requirements, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
 	}
-	result := mayMatch
+	var valid []labels.Selector
 	for _, requirement := range requirements {
 		single := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{requirement}}
 		if parsed, err := metav1.LabelSelectorAsSelector(single); err == nil {
-			result = min(result, known(parsed.Matches(labels.Set(set))))
+			valid = append(valid, parsed)
 		}
 	}
-	return result
+	return func(set map[string]string) match {
+		if slices.ContainsFunc(valid, func(each labels.Selector) bool { return !each.Matches(labels.Set(set)) }) {
+			return matchesNot
+		}
+		return mayMatch
+	}
 }
 
 func known(isMatch bool) match {
@@ -174,14 +201,14 @@ type Tally struct {
 // TallyOf counts the Machines that follow a policy. policies are all policies of its namespace, because a Machine follows the first by
 // name; clusters are the labels of the namespace's Clusters, by name.
 func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine, clusters map[string]map[string]string) Tally {
-	tally, seen := Tally{}, sets.New[string]()
+	tally, seen, parsed := Tally{}, sets.New[string](), parsePolicies(policies)
 	for i := range all {
 		machine := &all[i]
 		labels, known := clusters[machine.Spec.ClusterName]
 		if !known {
 			continue
 		}
-		if follows := PolicyFor(machine, labels, policies).Settings(machine); follows == nil || follows.Name != policy.Name {
+		if follows := selectionOf(machine, labels, parsed).Settings(machine); follows == nil || follows.Name != policy.Name {
 			continue
 		}
 		seen.Insert(machine.Spec.ClusterName)

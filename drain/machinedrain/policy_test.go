@@ -89,6 +89,24 @@ func TestWaitOf(t *testing.T) {
 			t.Errorf("got %s", got)
 		}
 	})
+	t.Run("M34: parses the selectors of policies once, and not for each Machine", func(t *testing.T) {
+		policies := make([]v1alpha1.MachineDrainPolicy, 20)
+		for i := range policies {
+			policies[i] = policy(fmt.Sprintf("p%02d", i))
+			policies[i].Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"policy": v1alpha1.LabelValue(policies[i].Name)}}
+		}
+		all := make([]clusterv1.Machine, 100)
+		for i := range all {
+			all[i] = *machine(func(m *clusterv1.Machine) { m.Spec.ClusterName = "c" })
+		}
+		clusters := map[string]map[string]string{"c": {"policy": "p19"}}
+		if allocations := testing.AllocsPerRun(5, func() { machinedrain.TallyOf(&policies[19], policies, all, clusters) }); allocations > 2000 {
+			t.Errorf("%g allocations for 100 Machines", allocations)
+		}
+		if tally := machinedrain.TallyOf(&policies[19], policies, all, clusters); tally.Machines != 100 {
+			t.Errorf("got %+v", tally)
+		}
+	})
 	t.Run("M34: bounds the message, whatever tenants write", rapid.MakeCheck(func(t *rapid.T) {
 		reasons := rapid.SliceOfN(rapid.String(), 1, 400).Draw(t, "reasons")
 		for i := range reasons {
