@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
 )
 
@@ -22,6 +24,14 @@ func TestPodMetadata(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestLease(t *testing.T) {
+	o, fs := newOptions(), pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.addFlags(fs)
+	if last := o.retryPeriod + 2*o.renewDeadline; o.leaseDuration <= last { // attempts to renew the lease, and then to release it
+		t.Errorf("R74: a manager that cannot renew its lease exits after up to %s, and another one can have the lease after %s", last, o.leaseDuration)
+	}
 }
 
 func TestShutdownFitsIntoThePodsGrace(t *testing.T) {

@@ -61,7 +61,7 @@ type options struct {
 
 func newOptions() *options { return &options{logs: logs.NewOptions()} }
 
-// addFlags adds the flags. Where Cluster API's managers have the same flag, its name and default are theirs.
+// addFlags adds the flags. Where Cluster API's managers have the same flag, its name and default are theirs, but for the duration of the lease.
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	logsv1.AddFlags(o.logs, fs)
 	flags.AddManagerOptions(fs, &o.manager)
@@ -69,7 +69,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.BoolVar(&o.leaderElection, "leader-elect", false, "Enable leader election, so that only one of several replicas of the manager is active.")
 	fs.StringVar(&o.leaderElectionNamespace, "leader-elect-resource-namespace", "", "Namespace of the lease. Defaults to the namespace of the manager's Pod; required outside of a Pod.")
-	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "Time without a renewal of the lease after which another replica can become the leader.")
+	// Longer than in Cluster API: client-go tries to release a lease that it could not renew, for as long as it tried to renew it, before the leader exits.
+	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 25*time.Second, "Time without a renewal of the lease after which another replica can become the leader. It must be longer than the retry period and twice the renew deadline.")
 	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "Time for which the leader retries to renew its lease before it exits.")
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Interval between attempts to acquire or renew the lease.")
 
