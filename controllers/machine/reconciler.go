@@ -151,7 +151,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, policies.Items)
+	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, machinedrain.ParsePolicies(policies.Items))
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
 	s.unselected = s.policy == nil && unread == nil
 	s.findHooks()

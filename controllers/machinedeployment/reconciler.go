@@ -43,7 +43,7 @@ type scope struct {
 	cluster    *clusterv1.Cluster
 	deployment *clusterv1.MachineDeployment
 	machines   []clusterv1.Machine // shared with the cache, must not be modified
-	policies   []v1alpha1.MachineDrainPolicy
+	policies   machinedrain.Policies
 	remote     client.Client
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
 }
@@ -95,7 +95,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if err := r.Client.List(ctx, policies, client.InNamespace(s.deployment.Namespace)); err != nil {
 		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", s.deployment.Namespace)
 	}
-	s.policies = policies.Items
+	s.policies = machinedrain.ParsePolicies(policies.Items)
 	key := client.ObjectKeyFromObject(s.cluster)
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 }
 
 func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
-	return machinedrain.PolicyFor(machine, s.cluster.Labels, s.policies).Settings(machine)
+	return s.policies.For(machine, s.cluster.Labels).Settings(machine)
 }
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change

@@ -33,24 +33,25 @@ func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now 
 	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return "", errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	outdated, err := q.outdatedStage(ctx, cluster, machine, policies.Items, now)
+	parsed := machinedrain.ParsePolicies(policies.Items)
+	outdated, err := q.outdatedStage(ctx, cluster, machine, parsed, now)
 	if err != nil {
 		return "", err
 	}
-	selection, _ := q.PolicyFor(machine, cluster, policies.Items)
+	selection, _ := q.PolicyFor(machine, cluster, parsed)
 	if selection.Unread != "" {
 		return machinedrain.StageOfUnread(machine, cluster), nil
 	}
 	return machinedrain.WantedStage(machine, cluster, selection.Settings(machine), outdated), nil
 }
 
-// PolicyFor is machinedrain.PolicyFor. unread says why the policy cannot be decoded that may select the Machine, nil if the selection has none.
-func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Cluster, policies []v1alpha1.MachineDrainPolicy) (selection machinedrain.PolicySelection, unread *setaside.Error) {
+// PolicyFor is Policies.For. unread says why the policy cannot be decoded that may select the Machine, nil if the selection has none.
+func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Cluster, policies machinedrain.Policies) (selection machinedrain.PolicySelection, unread *setaside.Error) {
 	byName := map[string]*setaside.Error{}
 	for _, each := range q.Unread.List("MachineDrainPolicy", machine.Namespace) {
 		byName[each.Object.Name] = each
 	}
-	selection = machinedrain.PolicyFor(machine, cluster.Labels, policies, slices.Collect(maps.Keys(byName))...)
+	selection = policies.For(machine, cluster.Labels, slices.Collect(maps.Keys(byName))...)
 	return selection, byName[selection.Unread]
 }
 
@@ -78,7 +79,7 @@ func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*
 	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
 	}
-	selection, _ := q.PolicyFor(machine, cluster, policies.Items)
+	selection, _ := q.PolicyFor(machine, cluster, machinedrain.ParsePolicies(policies.Items))
 	return selection.Settings(machine), nil
 }
 
@@ -89,10 +90,10 @@ func (q *Requester) PolicyOf(ctx context.Context, cluster *clusterv1.Cluster) fu
 	if cluster == nil {
 		return func(*clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) { return nil, false, nil }
 	}
-	list := sync.OnceValues(func() ([]v1alpha1.MachineDrainPolicy, error) {
+	list := sync.OnceValues(func() (machinedrain.Policies, error) {
 		policies := &v1alpha1.MachineDrainPolicyList{}
 		err := q.Client.List(ctx, policies, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
-		return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
+		return machinedrain.ParsePolicies(policies.Items), errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
 	})
 	return func(machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) {
 		policies, err := list()
@@ -105,7 +106,7 @@ func (q *Requester) PolicyOf(ctx context.Context, cluster *clusterv1.Cluster) fu
 }
 
 // outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.
-func (q *Requester) outdatedStage(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, policies []v1alpha1.MachineDrainPolicy, now time.Time) (v1alpha1.NodeMaintenanceStage, error) {
+func (q *Requester) outdatedStage(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, policies machinedrain.Policies, now time.Time) (v1alpha1.NodeMaintenanceStage, error) {
 	name := machine.Labels[clusterv1.MachineDeploymentNameLabel]
 	if name == "" {
 		return "", nil
@@ -119,7 +120,7 @@ func (q *Requester) outdatedStage(ctx context.Context, cluster *clusterv1.Cluste
 		return "", err
 	}
 	policyOf := func(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
-		return machinedrain.PolicyFor(machine, cluster.Labels, policies).Settings(machine)
+		return policies.For(machine, cluster.Labels).Settings(machine)
 	}
 	return rollout.Decide(rollout.Observe(cluster, deployment, machines, policyOf), now).Stages[machine.Name], nil
 }

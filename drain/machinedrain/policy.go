@@ -27,22 +27,22 @@ type PolicySelection struct {
 	Unread string
 }
 
-// PolicyFor returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
-// Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might is
-// undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy that it follows
-// comes first by name.
+// PolicyFor is Policies.For, for one Machine.
 func PolicyFor(machine *clusterv1.Machine, clusterLabels map[string]string, policies []v1alpha1.MachineDrainPolicy, unread ...string) PolicySelection {
-	return selectionOf(machine, clusterLabels, parsePolicies(policies), unread...)
+	return ParsePolicies(policies).For(machine, clusterLabels, unread...)
 }
 
-// parsedPolicy is a policy with its parsed selectors.
+// Policies are the policies of a namespace with parsed selectors. To parse them takes much longer than the decision about a Machine.
+type Policies []parsedPolicy
+
 type parsedPolicy struct {
 	*v1alpha1.MachineDrainPolicy
 	clusters, machines func(labels map[string]string) match
 }
 
-func parsePolicies(policies []v1alpha1.MachineDrainPolicy) []parsedPolicy {
-	parsed := make([]parsedPolicy, 0, len(policies))
+// ParsePolicies parses the selectors of policies, which must not change afterwards.
+func ParsePolicies(policies []v1alpha1.MachineDrainPolicy) Policies {
+	parsed := make(Policies, 0, len(policies))
 	for i := range policies {
 		spec := &policies[i].Spec
 		parsed = append(parsed, parsedPolicy{&policies[i], parseSelector(spec.ClusterSelector), parseSelector(spec.MachineSelector)})
@@ -50,10 +50,14 @@ func parsePolicies(policies []v1alpha1.MachineDrainPolicy) []parsedPolicy {
 	return parsed
 }
 
-func selectionOf(machine *clusterv1.Machine, clusterLabels map[string]string, policies []parsedPolicy, unread ...string) PolicySelection {
+// For returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
+// Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might is
+// undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy that it follows
+// comes first by name.
+func (p Policies) For(machine *clusterv1.Machine, clusterLabels map[string]string, unread ...string) PolicySelection {
 	var selection PolicySelection
 	mayPrecede := sets.New(unread...)
-	for _, policy := range policies {
+	for _, policy := range p {
 		if policy.Namespace != machine.Namespace || !policy.DeletionTimestamp.IsZero() {
 			continue
 		}
@@ -118,7 +122,9 @@ const (
 )
 
 // matchOf evaluates a selector, see parseSelector.
-func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match { return parseSelector(selector)(set) }
+func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match {
+	return parseSelector(selector)(set)
+}
 
 // parseSelector returns a function that evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it evaluates the
 // requirements that are valid.
@@ -201,14 +207,14 @@ type Tally struct {
 // TallyOf counts the Machines that follow a policy. policies are all policies of its namespace, because a Machine follows the first by
 // name; clusters are the labels of the namespace's Clusters, by name.
 func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine, clusters map[string]map[string]string) Tally {
-	tally, seen, parsed := Tally{}, sets.New[string](), parsePolicies(policies)
+	tally, seen, parsed := Tally{}, sets.New[string](), ParsePolicies(policies)
 	for i := range all {
 		machine := &all[i]
 		labels, known := clusters[machine.Spec.ClusterName]
 		if !known {
 			continue
 		}
-		if follows := selectionOf(machine, labels, parsed).Settings(machine); follows == nil || follows.Name != policy.Name {
+		if follows := parsed.For(machine, labels).Settings(machine); follows == nil || follows.Name != policy.Name {
 			continue
 		}
 		seen.Insert(machine.Spec.ClusterName)
