@@ -99,6 +99,14 @@ const (
 // Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete the Pod.
 // A surge begins for the other Pods only.
 func Decide(o Observation) Decision {
+	d := decideUnheld(o)
+	if len(d.Unmark) > 0 && d.RequeueAt.IsZero() { // events of Pods that are not marked any more do not count
+		d.RequeueAt = o.Now.Add(settleInterval)
+	}
+	return d
+}
+
+func decideUnheld(o Observation) Decision {
 	held, leaving := partition(o.Leaving, func(l Leaving) bool { return l.Suspended })
 	if len(held) == 0 {
 		return decide(o)

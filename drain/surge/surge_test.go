@@ -211,6 +211,9 @@ func TestRevert(t *testing.T) {
 			t.Fatal("they are not marked")
 		}
 		clear(w.evacuations)
+		if d := w.step(); len(d.Unmark) != 2 || !d.RequeueAt.After(w.now) {
+			t.Errorf("no event follows: %+v", d)
+		}
 		w.run()
 		if got := w.pods[0].Annotations; got[corev1.PodDeletionCost] != "7" || len(got) != 1 || len(w.pods[1].Annotations) > 0 {
 			t.Errorf("got %v, %v", got, w.pods[1].Annotations)
