@@ -150,16 +150,22 @@ func (s *scene) completeEvacuator(pod *corev1.Pod) {
 // expectEventOn waits for an event about an object.
 func (s *scene) expectEventOn(name, reason, message string) {
 	s.Helper()
+	s.expectEventIn(s.workload.Client, name, reason, message)
+}
+
+// expectEventIn waits for an event in a cluster.
+func (s *scene) expectEventIn(c client.Client, name, reason, message string) {
+	s.Helper()
 	s.Eventually(func(g Gomega) {
 		events, said := &corev1.EventList{}, []string{}
-		g.Expect(s.workload.Client.List(s.Context(), events)).To(Succeed())
+		g.Expect(c.List(s.Context(), events)).To(Succeed())
 		for _, event := range events.Items {
 			if event.InvolvedObject.Name == name && event.Reason == reason {
 				said = append(said, event.Message)
 			}
 		}
 		g.Expect(said).To(ContainElement(ContainSubstring(message)))
-	}, soon, pace).Should(Succeed())
+	}, eventually, pace).Should(Succeed())
 }
 
 // hangingWebhook is an admission webhook that does not respond to requests for objects whose names begin with a prefix until it is released.

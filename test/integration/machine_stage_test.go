@@ -29,7 +29,7 @@ func maintainMachines(t *testing.T, all *scene) {
 		s := all.sub(t)
 		s.requestStage(maintained, "Reboot")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonInvalidStage)
-		s.expectMachineEvent(maintained, "InvalidStage", `"Reboot" is not a stage`)
+		s.expectEventIn(s.fleet.Client, maintained, "InvalidStage", `"Reboot" is not a stage`)
 		s.Expect(s.maintenanceOf(maintained)).To(BeNil())
 		s.Expect(s.machine(maintained).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
 	})
@@ -277,19 +277,4 @@ func (s *scene) expectCondition(machine string, status metav1.ConditionStatus, r
 		g.Expect(condition.Reason).To(Equal(reason), condition.Message)
 		g.Expect(condition.Status).To(Equal(status), condition.Message)
 	}, eventually, pace).Should(Succeed())
-}
-
-// expectMachineEvent waits for an event on a Machine.
-func (s *scene) expectMachineEvent(machine, reason, message string) {
-	s.Helper()
-	s.Eventually(func(g Gomega) {
-		events, said := &corev1.EventList{}, []string{}
-		g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
-		for _, event := range events.Items {
-			if event.InvolvedObject.Name == machine && event.Reason == reason {
-				said = append(said, event.Message)
-			}
-		}
-		g.Expect(said).To(ContainElement(ContainSubstring(message)))
-	}, soon, pace).Should(Succeed())
 }

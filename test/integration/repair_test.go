@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,7 +98,7 @@ func (s *scene) testBundleRestored() {
 			}
 			return counts
 		}, eventually, pace).Should(Equal(map[string]float64{policies: 3, bindings: 1, crds: 1, roles: 1}))
-		s.expectClusterEvent("BundleRestored", "Restored ValidatingAdmissionPolicy nodemaintenances."+v1alpha1.GroupVersion.Group+" in the workload cluster, which another actor had changed")
+		s.expectEventIn(s.fleet.Client, s.cluster.Key().Name, "BundleRestored", "Restored ValidatingAdmissionPolicy nodemaintenances."+v1alpha1.GroupVersion.Group+" in the workload cluster, which another actor had changed")
 		s.Expect(s.bundleWrites()).To(HaveLen(6))
 		s.tenantHasNoPower(tenant)
 		s.deletePods(waiting.Name)
@@ -252,18 +251,6 @@ func (s *scene) bundleWrites() (names []string) {
 		}
 	}
 	return names
-}
-
-// expectClusterEvent waits until the Cluster has an event.
-func (s *scene) expectClusterEvent(reason, message string) {
-	s.Helper()
-	s.Eventually(func(g Gomega) {
-		events := &corev1.EventList{}
-		g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
-		g.Expect(slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return e.InvolvedObject.Kind == "Cluster" && e.Reason == reason && e.Message == message
-		})).To(BeTrue())
-	}, soon, pace).Should(Succeed())
 }
 
 // tenantHasNoPower checks that admission policies restrict a tenant: they are in force a moment after they are created.

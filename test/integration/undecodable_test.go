@@ -47,8 +47,8 @@ func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	s.expectNodeConditions(third, v1alpha1.NodeMaintenanceInProgress)
 	s.edit(s.workload.ControlPlane, "evacuations/"+tenantNamespace+"/"+odd.Name, "2026-01-01t00:00:00z", "status", "evacuationProgressTimestamp")
 	s.edit(s.workload.ControlPlane, "nodemaintenances/"+oddName, int64(3000000000), "spec", "maxParallelNodes")
-	s.expectNotDecodable(s.workload.Client, "Evacuation", odd.Name)
-	s.expectNotDecodable(s.workload.Client, "NodeMaintenance", oddName)
+	s.expectEventIn(s.workload.Client, odd.Name, setaside.EventReason, "cannot be decoded")
+	s.expectEventIn(s.workload.Client, oddName, setaside.EventReason, "cannot be decoded")
 
 	s.relabel(third, "pool", "")
 	s.runOn(first, "web", 2, deployment("web", 2), budget("web", 1))
@@ -63,7 +63,7 @@ func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	s.edit(s.fleet.Management, "machinedrainpolicies/"+namespace+"/"+policyName, int64(3000000000), "spec", "maxParallelDrains")
 	s.Expect(s.fleet.Manager.Stop()).To(Succeed())
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-	s.expectNotDecodable(s.fleet.Client, "MachineDrainPolicy", policyName)
+	s.expectEventIn(s.fleet.Client, policyName, setaside.EventReason, "cannot be decoded")
 	s.deleteMachine(second)
 	s.Eventually(func() string { return s.condition(second).Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonPolicyNotDecodable))
 	s.Expect(s.condition(second).Message).To(ContainSubstring("Waiting for MachineDrainPolicy " + namespace + "/" + policyName))
@@ -83,20 +83,4 @@ func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	s.edit(s.workload.ControlPlane, "evacuations/"+tenantNamespace+"/"+odd.Name, "2026-01-01T00:00:00Z", "status", "evacuationProgressTimestamp")
 	s.Expect(s.workload.Client.Delete(s.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 	s.removeWorkloads()
-}
-
-// expectNotDecodable waits for the event on an object that cannot be decoded.
-func (s *scene) expectNotDecodable(c client.Client, kind, name string) {
-	s.Helper()
-	s.Eventually(func(g Gomega) {
-		events := &corev1.EventList{}
-		g.Expect(c.List(s.Context(), events)).To(Succeed())
-		var about []string
-		for _, event := range events.Items {
-			if event.Reason == setaside.EventReason && event.InvolvedObject.Kind == kind && event.InvolvedObject.Name == name {
-				about = append(about, event.Message)
-			}
-		}
-		g.Expect(about).To(ContainElement(ContainSubstring("cannot be decoded")))
-	}, eventually, pace).Should(Succeed())
 }
