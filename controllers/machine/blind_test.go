@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -30,11 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -182,13 +177,7 @@ func TestWithoutConnection(t *testing.T) {
 			}
 			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
-			r := &Reconciler{
-				Client: management, Clock: clocktesting.NewFakePassiveClock(now), Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters:   workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now)),
-				Recorder:   tracing.NewRecorder(t.Context(), nil),
-				ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: expiring.NewMap[types.UID, referenced](t.Context()),
-				retryAfter: func(types.NamespacedName, time.Duration) {},
-			}
+			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, clocktesting.NewFakePassiveClock(now))
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "a-first")
 			}

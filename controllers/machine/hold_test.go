@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -26,9 +25,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -43,11 +39,7 @@ func TestResume(t *testing.T) {
 	began.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
 	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, began).Build()
-	r := &Reconciler{
-		Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-		Clusters:   workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-		retryAfter: func(types.NamespacedName, time.Duration) {},
-	}
+	r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 	resume := func(turn machinedrain.Turn, cached client.Client) (*clusterv1.Machine, outcome, error) {
 		stored := &clusterv1.Machine{}
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), stored)).To(Succeed())
@@ -115,13 +107,7 @@ func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.With
 		},
 	}).Build()
 	clk := clocktesting.NewFakePassiveClock(now)
-	r = &Reconciler{
-		Client: management, Clock: clk, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-		Clusters:   workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, clk),
-		Recorder:   tracing.NewRecorder(t.Context(), nil),
-		ConnectNow: func(types.NamespacedName) {}, events: record.NewFakeRecorder(10), references: expiring.NewMap[types.UID, referenced](t.Context()),
-		retryAfter: func(types.NamespacedName, time.Duration) {},
-	}
+	r = newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, clk)
 	r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
 	return r, management, machine, writes
 }

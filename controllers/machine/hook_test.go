@@ -114,10 +114,7 @@ func TestDrainOfSkippedMachine(t *testing.T) {
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithStatusSubresource(machine).
 				WithObjects(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, cluster), clock.RealClock{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			before := m.Spec.Stage
@@ -182,9 +179,15 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 // notConnected returns a Reconciler that has not tried to connect to a workload cluster yet.
 func notConnected(t *testing.T, management client.Client, now clock.PassiveClock) *Reconciler {
 	t.Helper()
+	return newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, now)
+}
+
+// newReconciler returns a Reconciler of a manager that has just started.
+func newReconciler(t *testing.T, management client.Client, remote clustercache.ClusterCache, now clock.PassiveClock) *Reconciler {
+	t.Helper()
 	return &Reconciler{
 		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, newScheme(), workload.Limits{}, now),
+		Clusters: workload.NewClusters(management, remote, newScheme(), workload.Limits{}, now),
 		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
 		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
 	}

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -16,9 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -56,11 +52,7 @@ func TestAnnouncedPlan(t *testing.T) {
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
 		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, announced).Build()
 		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
-		r := &Reconciler{
-			Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}, events: record.NewFakeRecorder(10),
-			Clusters:   workload.NewClusters(management, reachable, newScheme(), workload.Limits{}, clock.RealClock{}),
-			retryAfter: func(types.NamespacedName, time.Duration) {},
-		}
+		r := newReconciler(t, management, reachable, clock.RealClock{})
 		request := func() outcome {
 			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
 			result, err := r.requestMaintenance(t.Context(), s)
@@ -130,12 +122,7 @@ func TestInvalidRule(t *testing.T) {
 			invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}}}}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, invalid).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).WithStatusSubresource(m).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters:   workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-				Recorder:   tracing.NewRecorder(t.Context(), nil),
-				retryAfter: func(types.NamespacedName, time.Duration) {},
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote, now: now}
 			s.Turn, s.node, s.found = &machinedrain.Turn{}, node, machinedrain.Found{Name: m.Name}
 			stored := &v1alpha1.NodeMaintenance{}

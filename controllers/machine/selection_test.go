@@ -6,7 +6,6 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -15,8 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -41,11 +38,7 @@ func TestHookWithoutDecision(t *testing.T) {
 			}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, events: record.NewFakeRecorder(10),
-				Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "a-first")
 			}
@@ -71,11 +64,8 @@ func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, events: record.NewFakeRecorder(10), Filter: filter,
-				Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
+			r.Filter = filter
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())

@@ -20,8 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -53,10 +51,7 @@ func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
 			left.Finalizers = nil
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, left).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			err = remote.Get(t.Context(), client.ObjectKeyFromObject(left), left)
@@ -101,10 +96,7 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, For: v1alpha1.RequestedForStage})
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
@@ -134,10 +126,7 @@ func TestMaintenanceWaitsForNode(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := &Reconciler{
-				Client: management, Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.RequeueAfter).To(BeNumerically("~", pollInterval, time.Second))

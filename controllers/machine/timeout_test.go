@@ -18,7 +18,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -123,10 +122,7 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-50 * time.Minute))}}
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
-			r := &Reconciler{
-				Client: management, Recorder: tracing.NewRecorder(t.Context(), nil),
-				Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
+			r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
 			s := &scope{machine: machine, cluster: cluster, now: now, node: &corev1.Node{}}
 			s.observe(m)
 			s.Turn = &machinedrain.Turn{}
