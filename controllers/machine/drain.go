@@ -141,28 +141,31 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 }
 
 // keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits. A drain
-// that has ended under these rules holds nothing; awaitDrained decides whether this is confirmed. Another drain waits until the rule is fixed,
-// and so does one whose end is not recorded if a rule skips Pods: the invalid rule may be an edit by which they are drained.
+// that has ended under these rules holds nothing, unless Pods that they skip may have to be drained: because of an edit of a valid rule, or of the
+// invalid one. awaitDrained decides whether the end is confirmed. Another drain waits until the rule is fixed.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
-	waiting, drained := outcome{action: wait, reason: problem.Reason, message: problem.Message}, false
-	clock := s.clock()
+	waiting, clock := outcome{action: wait, reason: problem.Reason, message: problem.Message}, s.clock()
 	hasBegun := clock.Drain != nil || clock.Drained != nil
 	if hasBegun && s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
-		desired.Spec.DrainRules = s.maintenance.Spec.DrainRules
+		present, valid := s.maintenance.Spec.DrainRules, desired.Spec.DrainRules
+		desired.Spec.DrainRules = present
 		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
 			return result, err
 		}
-		drained = r.drainState(s) != machinedrain.DrainInProgress && !rules.IsAnySkipped(s.maintenance.Spec.DrainRules)
+		clock = s.clock()
+		hasEnded := clock.Drained != nil || r.drainState(s) != machinedrain.DrainInProgress
+		if hasEnded && rules.StaySkipped(present, valid, problem.FirstInvalid) {
+			return outcome{}, nil
+		}
 	}
-	switch clock = s.clock(); {
-	case clock.Drained != nil && s.maintenance != nil, drained:
-		return outcome{}, nil
-	case clock.Drain == nil || s.maintenance == nil:
+	if s.maintenance != nil {
+		s.IsResumed = s.IsResumed || clock.Drained != nil
+	}
+	if s.maintenance == nil || s.clock().Drain == nil {
 		waiting.blind = true
 		return waiting, nil
-	default:
-		return s.untilDrainDeadline(waiting), nil
 	}
+	return s.untilDrainDeadline(waiting), nil
 }
 
 // desired returns the NodeMaintenance that drains the Machine's Node.
@@ -174,7 +177,10 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	desired, problem, err := r.Maintenances.Desired(ctx, machinemaintenance.Request{
 		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.Turn), For: purpose, DaemonSetPods: daemonSetPods,
 	}, s.found, s.node)
-	if err == nil && problem == nil {
+	switch {
+	case problem != nil: // what is gone was last looked at before
+		r.rulesGone.Delete(client.ObjectKeyFromObject(s.machine))
+	case err == nil:
 		r.awaitReplacement(s, desired)
 	}
 	return desired, problem, err

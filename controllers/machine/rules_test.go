@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -71,9 +72,6 @@ func TestAnnouncedPlan(t *testing.T) {
 // TestInvalidRule reconciles Machines whose drain has begun, while a MachineDrainRule that selects all Machines is invalid.
 func TestInvalidRule(t *testing.T) {
 	key, now := types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
-	keptRules := func(behavior v1alpha1.DrainBehavior) []v1alpha1.DrainRule {
-		return []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "valid", Behavior: behavior}}
-	}
 	for _, tc := range []struct {
 		name      string
 		stage     v1alpha1.NodeMaintenanceStage // Drain by default
@@ -81,6 +79,9 @@ func TestInvalidRule(t *testing.T) {
 		confirmed bool                          // by this process
 		ended     bool                          // the Machine has recorded the end of the drain
 		skips     bool                          // a MachineDrainRule
+		gone      bool                          // this MachineDrainRule was deleted after the rules had become invalid
+		invalid   string                        // the name of the invalid rule, "invalid" by default
+		lifted    bool                          // the Pods of DaemonSets are drained
 		inherited bool                          // the NodeMaintenance is of another management cluster and was not reconciled
 		waits     bool
 		edited    bool // the edits of the Machine have reached the NodeMaintenance
@@ -88,8 +89,12 @@ func TestInvalidRule(t *testing.T) {
 	}{
 		{name: "M6: a Machine whose drain has not ended waits, and its other settings follow edits", waits: true, edited: true},
 		{name: "M6: holds no Machine whose drain has ended", drained: true, confirmed: true, edited: true, complete: true},
-		{name: "M6: waits if a rule skips Pods, since the invalid rule may be an edit of it", drained: true, confirmed: true, skips: true, waits: true, edited: true},
-		{name: "M6: does not wait if the end of the drain is recorded", drained: true, confirmed: true, ended: true, skips: true, edited: true, complete: true},
+		{name: "M6: waits if an invalid rule precedes one that skips Pods: it may require their drain", drained: true, confirmed: true, skips: true, invalid: "a", waits: true, edited: true},
+		{name: "M6: also if the end is recorded", drained: true, confirmed: true, ended: true, skips: true, invalid: "a", waits: true, edited: true},
+		{name: "M6: does not wait for an invalid rule that cannot change what is skipped", drained: true, confirmed: true, skips: true, edited: true, complete: true},
+		{name: "M6: waits if a rule that skips Pods was deleted", drained: true, confirmed: true, skips: true, gone: true, waits: true, edited: true},
+		{name: "M6, M94: also if the end is recorded", drained: true, confirmed: true, ended: true, skips: true, gone: true, waits: true, edited: true},
+		{name: "M6: does not wait after the Pods of DaemonSets were drained", drained: true, confirmed: true, skips: true, lifted: true, edited: true, complete: true},
 		{name: "M6, M94: the end of the drain is recorded", drained: true, confirmed: true, ended: true, edited: true, complete: true},
 		{name: "M6, M95: a drain that this process has not confirmed is not complete", drained: true, edited: true},
 		{name: "M89: a NodeMaintenance of another management cluster is not continued", inherited: true, waits: true},
@@ -102,9 +107,14 @@ func TestInvalidRule(t *testing.T) {
 				machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(7200))
 				machine.Annotations[v1alpha1.DrainEndedAnnotation] = now.Add(-time.Minute).Format(time.RFC3339)
 			}
-			kept := keptRules(v1alpha1.DrainBehaviorDrain)
+			valid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "db"}}
+			valid.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorDrain
 			if tc.skips {
-				kept = keptRules(v1alpha1.DrainBehaviorSkip)
+				valid.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+			}
+			kept := []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "db", Behavior: v1alpha1.DrainBehavior(valid.Spec.Drain.Behavior)}}
+			if tc.lifted {
+				kept = kept[1:]
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Rules: kept, Stage: tc.stage})
 			m.UID = "m"
@@ -118,9 +128,12 @@ func TestInvalidRule(t *testing.T) {
 			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(300))
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
 			policy.Spec.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride // the edit
-			invalid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "invalid"}}
+			invalid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: cmp.Or(tc.invalid, "invalid")}}
 			invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}}}}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, invalid).Build()
+			if !tc.gone {
+				g.Expect(management.Create(t.Context(), valid)).To(Succeed())
+			}
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).WithStatusSubresource(m).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote, now: now}
@@ -146,6 +159,9 @@ func TestInvalidRule(t *testing.T) {
 			g.Expect(waits).To(Equal(tc.waits))
 			if tc.waits {
 				g.Expect(result.reason).To(Equal(v1alpha1.ReasonInvalidDrainRule))
+				if tc.ended {
+					g.Expect(s.clock().DrainDeadline(machine)).To(HaveValue(Equal(now.Add(2*time.Hour))), "the drain timeout starts again")
+				}
 			} else {
 				result, err := r.awaitDrained(t.Context(), s)
 				g.Expect(err).NotTo(HaveOccurred())
@@ -157,7 +173,7 @@ func TestInvalidRule(t *testing.T) {
 			edited := stored.Spec.Evacuation.UnhealthyBudget == v1alpha1.UnhealthyBudgetOverride
 			g.Expect(edited).To(Equal(tc.edited))
 			g.Expect(stored.Spec.DrainRules).To(Equal(kept))
-			if !tc.complete {
+			if !tc.complete || tc.lifted {
 				return
 			}
 			policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain

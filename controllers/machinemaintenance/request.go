@@ -39,10 +39,14 @@ type Request struct {
 }
 
 // Problem says why a NodeMaintenance cannot be created or updated, with the reason and message of the Machine's condition.
-type Problem struct{ Reason, Message string }
+type Problem struct {
+	Reason, Message string
+	// FirstInvalid is the first invalid drain rule by name, "" if it is not known or if no rule is invalid.
+	FirstInvalid string
+}
 
 // Desired returns the NodeMaintenance that a request results in. problem is not nil if MachineDrainRules are invalid: the NodeMaintenance
-// then must not drain.
+// then has the valid ones only, and must not drain.
 func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.Found, node *corev1.Node) (_ *v1alpha1.NodeMaintenance, problem *Problem, _ error) {
 	all, err := q.listRules(ctx, r.Machine.Namespace)
 	if err != nil {
@@ -52,7 +56,8 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 	if unread := q.Unread.List("MachineDrainRule", r.Machine.Namespace); len(unread) > 0 {
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: "Waiting for a MachineDrainRule that may select the Machine to be fixed: " + unread[0].Error()}
 	} else if len(compiled.Problems) > 0 {
-		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, compiled.Problems[0])}
+		first := compiled.Problems[0]
+		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, first), FirstInvalid: first.Rule}
 	}
 	return machinedrain.Maintenance(machinedrain.Request{
 		ManagementCluster: q.ManagementCluster, Cluster: client.ObjectKeyFromObject(r.Cluster), Machine: r.Machine, Node: node, Name: found.Name,

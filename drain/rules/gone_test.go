@@ -43,3 +43,35 @@ func TestAwaitReplacement(t *testing.T) {
 		})
 	}
 }
+
+func TestStaySkipped(t *testing.T) {
+	const skip, drain = v1alpha1.DrainBehaviorSkip, v1alpha1.DrainBehaviorDrain
+	rule := func(name string, behavior v1alpha1.DrainBehavior) v1alpha1.DrainRule {
+		return v1alpha1.DrainRule{Name: name, Behavior: behavior}
+	}
+	a, b, c := rule("machine-drain-rule/a", drain), rule("machine-drain-rule/b", skip), rule("machine-drain-rule/c", drain)
+	builtIn := rule("daemonset-pods", skip)
+	for _, tc := range []struct {
+		name           string
+		present, valid []v1alpha1.DrainRule
+		invalid        string
+		want           bool
+	}{
+		{"no MachineDrainRule skips Pods", []v1alpha1.DrainRule{builtIn, a, c}, nil, "machine-drain-rule/a", true},
+		{"the rule that skips Pods is unchanged, and a later one is invalid", []v1alpha1.DrainRule{builtIn, a, b, c}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/c", true},
+		{"there are too many rules", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{builtIn, a, b, c}, rules.RuleTooManyRules, true},
+		{"the rule that skips Pods is beyond the limit", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{builtIn, a}, rules.RuleTooLarge, false},
+		{"the rule that skips Pods is gone", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{a}, "machine-drain-rule/c", false},
+		{"the rule that skips Pods is edited", []v1alpha1.DrainRule{b}, []v1alpha1.DrainRule{rule(b.Name, drain)}, "machine-drain-rule/c", false},
+		{"the rule that skips Pods is invalid", []v1alpha1.DrainRule{b}, nil, b.Name, false},
+		{"the invalid rule has a higher precedence", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/aa", false},
+		{"a new rule has a higher precedence", []v1alpha1.DrainRule{b}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/c", false},
+		{"it is not known which rule is invalid", []v1alpha1.DrainRule{b}, []v1alpha1.DrainRule{b}, "", false},
+	} {
+		t.Run("M6: "+tc.name, func(t *testing.T) {
+			if got := rules.StaySkipped(tc.present, tc.valid, tc.invalid); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
