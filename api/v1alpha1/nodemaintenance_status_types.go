@@ -35,8 +35,8 @@ const (
 	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
 	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
-	// NodeMaintenanceRestoreFailed is True while the API server refuses to restore a Node or to withdraw from an Evacuation at the end of
-	// the maintenance. The message names them. The request is repeated, and the NodeMaintenance keeps its finalizer.
+	// NodeMaintenanceRestoreFailed is True while the API server refuses to restore a Node, to change its conditions or to withdraw from an Evacuation.
+	// The message names them. The request is repeated, and a deleted NodeMaintenance keeps its finalizer.
 	NodeMaintenanceRestoreFailed = "RestoreFailed"
 	// ReasonRequestRefused means that an admission policy, webhook, quota or role refuses a request of the manager.
 	ReasonRequestRefused = "RequestRefused"

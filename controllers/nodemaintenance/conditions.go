@@ -35,7 +35,6 @@ func (r *Reconciler) reportConditions(ctx context.Context, s *scope) error {
 	reportCordoned(s)
 	reportDrained(s)
 	reportMachineDeleted(s)
-	reportRestoreFailed(s)
 	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || s.drain != nil { // until the Pods are observed, the conditions stay
 		reportPodsRemaining(s)
 		reportFinalAttempt(s)
@@ -133,15 +132,6 @@ func reportMachineDeleted(s *scope) {
 	}
 	s.setCondition(v1alpha1.NodeMaintenanceMachineDeleted, true, v1alpha1.ReasonNodeExists,
 		"Machine "+s.owner.key.String()+" was deleted, but its Node "+s.nodes[0].Name+" still exists and is not restored. To restore it, set stage Complete")
-}
-
-// reportRestoreFailed sets the condition RestoreFailed, which names what the API server refuses at the end of a maintenance.
-func reportRestoreFailed(s *scope) {
-	if message := s.refusals.message(); message != "" {
-		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
-	} else {
-		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
-	}
 }
 
 // reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say

@@ -17,7 +17,8 @@ import (
 const createdGrace = time.Minute
 
 const (
-	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried.
+	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried, and refused writes at the end
+	// of a maintenance.
 	minRefusedRetry = 5 * time.Second
 	maxRefusedRetry = time.Minute
 )

@@ -23,28 +23,11 @@ import (
 // updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
 // Node agree on its conditions.
 func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, error) {
-	var err error
 	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
-		err = r.patchNodeConditions(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
-	} else { // Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change
-		err = r.setNodeConditions(ctx, s, *s.before)
+		return true, r.patchNodeConditions(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
 	}
-	if message := s.refusals.message(); message != "" && !hasMessage(s.before, message) && !r.hasFailedWith(s) { // report has run
-		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
-	}
-	return err == nil, err
-}
-
-// hasFailedWith reports whether the reconciliation before this one has ended with the same refusal.
-func (r *Reconciler) hasFailedWith(s *scope) bool {
-	last, refused := r.Clusters.Failures.Get(s.request).Err, s.refusals.first()
-	return last != nil && refused != nil && last.Error() == refused.Error()
-}
-
-// hasMessage reports whether the condition RestoreFailed has this message.
-func hasMessage(m *v1alpha1.NodeMaintenance, message string) bool {
-	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
-	return condition != nil && condition.Message == message
+	// Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change.
+	return true, r.setNodeConditions(ctx, s, *s.before)
 }
 
 // setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,

@@ -133,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	refused := s.refusals.first()
 	if refused != nil {
-		s.requeueBy(s.now.Add(refusedRetry))
+		s.requeueBy(s.now.Add(refusedBackoff(s)))
 	}
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
 		r.Clusters.Failures.Record(request, cmp.Or(err, refused), s.now)
@@ -175,7 +175,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case !s.maintenance.DeletionTimestamp.IsZero():
 		return r.deletionSteps(s)
 	case s.isNodeDeleted() && !s.isPaused(): // the Machine may be released before its drain continues here
-		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.awaitRefused, r.moveToComplete, r.deleteMaintenance}
+		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.reportRefused, r.moveToComplete, r.deleteMaintenance}
 	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
 		return nil
 	case s.maintenance.Drains() && s.isDeletedWithCluster(): // no manager moved it to Complete while the Machine existed
@@ -185,11 +185,11 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageComplete:
 		return r.completionSteps(s)
 	case v1alpha1.StageDrain:
-		return []step{r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions, r.reportRefused}
 	case v1alpha1.StageCordon:
-		return []step{r.addFinalizer, r.listNodes, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions}
+		return []step{r.addFinalizer, r.listNodes, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused}
 	default:
-		return []step{r.report, r.updateNodeConditions}
+		return []step{r.report, r.updateNodeConditions, r.reportRefused}
 	}
 }
 
@@ -201,11 +201,11 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 	case s.suspended:
 		return nil
 	case s.isLeftToClusterAPI(): // the Node stays cordoned
-		return []step{r.withdraw, r.updateNodeConditions, r.awaitRefused, r.removeFinalizer, r.stopObserving}
+		return []step{r.withdraw, r.updateNodeConditions, r.reportRefused, r.removeFinalizer, r.stopObserving}
 	case s.recreated: // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
 	default:
-		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.awaitRefused, r.removeFinalizer, r.stopObserving}
+		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused, r.removeFinalizer, r.stopObserving}
 	}
 }
 
@@ -213,11 +213,11 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 func (r *Reconciler) completionSteps(s *scope) []step {
 	switch {
 	case s.isLeftToClusterAPI():
-		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving}
+		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused}
 	case s.keepsNodeCordoned():
 		return []step{r.stopObserving}
 	default:
-		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving}
+		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused}
 	}
 }
 

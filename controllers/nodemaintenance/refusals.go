@@ -5,11 +5,17 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -37,9 +43,37 @@ func (s *scope) collect(ctx context.Context, doing string, err error) error {
 	return nil
 }
 
-// awaitRefused ends the reconciliation if a write was refused. Reconcile repeats it after refusedRetry.
-func (r *Reconciler) awaitRefused(_ context.Context, s *scope) (bool, error) {
-	return len(s.refusals.byWhat) == 0, nil
+// reportRefused sets the condition RestoreFailed, with an event, if a write was refused, and ends the reconciliation then. It runs after all writes that may
+// be refused, so that the condition is the same in each reconciliation.
+func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
+	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
+	if message != "" {
+		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
+	} else {
+		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
+	}
+	if apiequality.Semantic.DeepEqual(before, s.maintenance.Status.Conditions) {
+		return message == "", nil
+	}
+	changed := s.before.DeepCopy() // without progress that report has not stored
+	changed.Status.Conditions = s.maintenance.Status.Conditions
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
+	}
+	if message != "" {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
+	}
+	s.before, s.maintenance.ResourceVersion = changed, changed.ResourceVersion
+	return message == "", nil
+}
+
+// refusedBackoff returns the delay before refused writes are repeated: the time for which writes have been refused, within limits.
+func refusedBackoff(s *scope) time.Duration {
+	condition := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
+	if condition == nil {
+		return minRefusedRetry
+	}
+	return max(minRefusedRetry, min(maxRefusedRetry, s.now.Sub(condition.LastTransitionTime.Time)))
 }
 
 // message describes the first of the refusals in alphabetical order, and how many others there are. It is empty if there are none.

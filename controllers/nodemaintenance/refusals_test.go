@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -34,43 +36,56 @@ func TestRefusedEnd(t *testing.T) {
 	}
 	e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pod"}}, nil, 0)
 	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "b"}
+	forbids := func(name, subresource string) func(client.Object, string) bool {
+		return func(object client.Object, of string) bool { return object.GetName() == name && of == subresource }
+	}
+	deletedMachine := &ownerMachine{keepsCordon: true} // with its Cluster
 	for name, tc := range map[string]struct {
-		deleted bool
-		refuses func(object client.Object, subresource string) bool
-		says    string
+		stage       v1alpha1.NodeMaintenanceStage // Complete by default
+		deleted     bool
+		nodeDeleted bool
+		owner       *ownerMachine
+		refuses     func(object client.Object, subresource string) bool
+		says        string
 	}{
-		"R71: names a Node that the API server refuses to restore, and restores the others": {
-			deleted: true, refuses: func(object client.Object, subresource string) bool {
-				return object.GetName() == "b" && subresource == ""
-			}, says: "Cannot restore Node b: ",
-		},
-		"R71: also in stage Complete": {
-			refuses: func(object client.Object, subresource string) bool {
-				return object.GetName() == "b" && subresource == ""
-			}, says: "Cannot restore Node b: ",
-		},
-		"R71: names an Evacuation from which it cannot withdraw": {
-			deleted: true, refuses: func(object client.Object, _ string) bool { return object.GetName() == e.Name }, says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
-		},
+		"R71: names a Node that the API server refuses to restore, and restores the others": {deleted: true, refuses: forbids("b", ""), says: "Cannot restore Node b: "},
+		"R71: also in stage Complete":                                     {refuses: forbids("b", ""), says: "Cannot restore Node b: "},
+		"R71: names an Evacuation from which it cannot withdraw":          {deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
+		"R71: names a Node whose conditions cannot be changed":            {refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
+		"R71: also when it is deleted":                                    {deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
+		"R71: also while it only cordons":                                 {stage: v1alpha1.StageCordon, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
+		"R71: names what is refused first, and how much more":             {refuses: func(object client.Object, _ string) bool { return object.GetName() == "b" }, says: "Cannot change the conditions of Node b: "},
+		"R71: names an Evacuation on a Node that no longer exists":        {nodeDeleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
+		"R71: names an Evacuation on a Node that is left to Cluster API":  {owner: deletedMachine, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
+		"R71: also when the NodeMaintenance of such a Node is deleted":    {owner: deletedMachine, deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
+		"R71: names the conditions of a Node that is left to Cluster API": {owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme := NewWithT(t), runtime.NewScheme()
-			g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-			g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+			g, scheme, cluster := NewWithT(t), runtime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
+				g.Expect(add(scheme)).To(Succeed())
+			}
 			m := &v1alpha1.NodeMaintenance{
 				ObjectMeta: metav1.ObjectMeta{Name: "m", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer}},
-				Spec:       v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageComplete, NodeSelector: v1alpha1.SelectNodes("a", "b")},
+				Spec:       v1alpha1.NodeMaintenanceSpec{Stage: cmp.Or(tc.stage, v1alpha1.StageComplete), NodeSelector: v1alpha1.SelectNodes("a", "b")},
 			}
 			if tc.deleted {
 				m.DeletionTimestamp = new(metav1.Now())
 			}
+			if tc.nodeDeleted {
+				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m", v1alpha1.OwnerClusterAnnotation: "fleet/c", v1alpha1.NodeUIDAnnotation: "b"}
+			}
+			refusing, reports := true, 0
 			check := func(object client.Object, subresource string) error {
-				if tc.refuses(object, subresource) {
+				if object.GetName() == m.Name && subresource != "" {
+					reports++
+				}
+				if refusing && tc.refuses(object, subresource) {
 					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), nil)
 				}
 				return nil
 			}
-			server := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, node("a"), node("b"), e.DeepCopy()).WithStatusSubresource(m, node("a")).
+			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, e.DeepCopy()).WithStatusSubresource(m, node("a")).
 				WithIndex(&v1alpha1.Evacuation{}, "node", func(object client.Object) []string {
 					return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
 				}).
@@ -81,35 +96,84 @@ func TestRefusedEnd(t *testing.T) {
 						}
 						return c.Patch(ctx, object, patch, options...)
 					},
-				}).Build()
-			s := &scope{client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
-			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
-			s.maintenance = s.before.DeepCopy()
-			for _, name := range []string{"a", "b"} {
-				found := &corev1.Node{}
-				g.Expect(server.Get(t.Context(), types.NamespacedName{Name: name}, found)).To(Succeed())
-				s.nodes = append(s.nodes, found)
+					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+						if err := check(object, of); err != nil {
+							return err
+						}
+						return c.SubResource(of).Patch(ctx, object, patch, options...)
+					},
+				})
+			if !tc.nodeDeleted {
+				builder = builder.WithObjects(node("a"), node("b"))
 			}
+			server := builder.Build()
+			management := fake.NewClientBuilder().WithScheme(scheme).Build()
 			r := &Reconciler{
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: workload.NewClusters(nil, clustercache.NewFakeEmptyClusterCache(), scheme, workload.Limits{}, clock.RealClock{}), Recorder: tracing.NewRecorder(t.Context(), nil),
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(server, cluster), scheme, workload.Limits{}, clock.RealClock{}), Recorder: tracing.NewRecorder(t.Context(), nil),
 			}
-			for _, step := range r.steps(s) {
-				done, err := step(t.Context(), s)
-				g.Expect(err).NotTo(HaveOccurred())
-				if !done {
-					break
+			reconcile := func() (ends bool) {
+				s := &scope{request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(), owner: tc.owner}
+				if err := server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before); apierrors.IsNotFound(err) {
+					return true
 				}
+				s.maintenance = s.before.DeepCopy()
+				for _, name := range []string{"a", "b"} {
+					found := &corev1.Node{}
+					if !tc.nodeDeleted {
+						g.Expect(server.Get(t.Context(), types.NamespacedName{Name: name}, found)).To(Succeed())
+						s.nodes = append(s.nodes, found)
+					}
+				}
+				for _, step := range r.steps(s) {
+					done, err := step(t.Context(), s)
+					g.Expect(err).NotTo(HaveOccurred())
+					if !done {
+						return false
+					}
+				}
+				return true
 			}
-			restored, stored := &corev1.Node{}, &v1alpha1.NodeMaintenance{}
-			g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "a"}, restored)).To(Succeed())
-			g.Expect(restored.Spec.Unschedulable).To(BeFalse())
-			g.Expect(restored.Status.Conditions).To(BeEmpty())
-			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed(), "it keeps its finalizer")
-			condition := meta.FindStatusCondition(stored.Status.Conditions, "RestoreFailed")
-			g.Expect(condition).NotTo(BeNil())
-			g.Expect(condition.Message).To(HavePrefix(tc.says))
-			g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+			stored := &v1alpha1.NodeMaintenance{}
+			refused := func() *metav1.Condition {
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed(), "it keeps its finalizer")
+				return meta.FindStatusCondition(stored.Status.Conditions, "RestoreFailed")
+			}
+			reconcile()
+			g.Expect(refused()).NotTo(BeNil())
+			g.Expect(refused().Message).To(HavePrefix(tc.says))
+			if !tc.nodeDeleted && tc.owner == nil && tc.stage == "" {
+				restored := &corev1.Node{}
+				g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "a"}, restored)).To(Succeed())
+				g.Expect(restored.Spec.Unschedulable).To(BeFalse())
+				g.Expect(restored.Status.Conditions).To(BeEmpty())
+				g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+			}
+			reports = 0
+			g.Expect(reconcile()).To(BeFalse())
+			g.Expect(refused().Message).To(HavePrefix(tc.says))
+			g.Expect(reports).To(BeZero(), "there is one event")
+			refusing = false
+			for range 2 { // the first one may delete the NodeMaintenance
+				reconcile()
+			}
+			err := server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)
+			isGone := tc.deleted || tc.nodeDeleted
+			g.Expect(apierrors.IsNotFound(err)).To(Equal(isGone))
+			if !isGone {
+				g.Expect(refused()).To(BeNil())
+			}
 		})
+	}
+}
+
+func TestRefusedBackoff(t *testing.T) {
+	g, since := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &scope{before: &v1alpha1.NodeMaintenance{}, now: since}
+	g.Expect(refusedBackoff(s)).To(Equal(5*time.Second), "R71")
+	s.before.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceRestoreFailed, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(since)}}
+	for after, want := range map[time.Duration]time.Duration{-time.Hour: 5 * time.Second, time.Second: 5 * time.Second, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute} {
+		s.now = since.Add(after)
+		g.Expect(refusedBackoff(s)).To(Equal(want), "R71")
 	}
 }

@@ -127,8 +127,6 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, "All Pods that must be drained have terminated or completed on Nodes: "+text.List(nodeNames(s.nodes), maxEventNodes))
 		case condition.Type == v1alpha1.NodeMaintenanceMachineDeleted && becameTrue:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventMachineDeleted, condition.Message)
-		case condition.Type == v1alpha1.NodeMaintenanceRestoreFailed && was.Message != condition.Message:
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventRestoreFailed, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenancePodsRemaining && was.Message != condition.Message:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventDaemonSetToleratesMaintenance, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenanceSelectionPlausible && !isTrue && was.Reason != condition.Reason:
