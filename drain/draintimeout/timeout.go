@@ -27,8 +27,8 @@ const Margin = 10 * time.Second
 // DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
 const DeletionMargin = 5 * time.Second
 
-// evictionTime is the time after the beginning of the drain in which only Pods whose eviction was refused are deleted. If half of the remaining
-// drain timeout is shorter, that applies instead.
+// evictionTime is the time after the beginning of the drain, and after the final eviction attempt of a Pod, in which only Pods whose eviction was refused
+// are deleted. If half of the remaining drain timeout is shorter, that applies instead.
 const evictionTime = 10 * time.Second
 
 // MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
@@ -126,11 +126,15 @@ func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 
 // FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
 // first half of the drain, in which the drain order decides, and not before the limits are observed. If the drain deletes the remaining
-// Pods, it is not later than the deletion of a Pod whose eviction was not refused.
+// Pods, it is evictionTime before the deletion of a Pod whose eviction was not refused: so also a Pod of a later step, or one that has an evacuator,
+// is evicted as its budget allows before it is deleted.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	earliest := d.half()
 	if d.Deletes {
 		earliest = d.deletesFrom(gracePeriod)
+		if before := latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest).Add(-d.evictionTime()); before.Before(earliest) {
+			earliest = before
+		}
 	}
 	return latest(d.Ends.Add(-gracePeriod-evacuation.EvictionMargin), earliest, d.Observed)
 }
@@ -149,12 +153,14 @@ func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.
 
 // deletesFrom returns the time from which the drain deletes Pods with a grace period whose eviction was not refused.
 func (d Drain) deletesFrom(gracePeriod time.Duration) time.Time {
-	from := d.Began.Add(max(0, min(evictionTime, d.Ends.Sub(d.Began)/2)))
+	from := d.Began.Add(d.evictionTime())
 	if d.isTooShort(gracePeriod) {
 		return latest(from, d.half())
 	}
 	return from
 }
+
+func (d Drain) evictionTime() time.Duration { return max(0, min(evictionTime, d.Ends.Sub(d.Began)/2)) }
 
 // isTooShort reports whether the timeout is shorter than a grace period. No deletion could give a Pod this grace period, so the Pod is not
 // deleted in the first half of the drain, in which it may be evicted.

@@ -262,6 +262,8 @@ func TestCallAt(t *testing.T) {
 		{"M13: respects the order in the first half of the timeout", 10 * time.Minute, time.Hour, false, 5 * time.Minute},
 		{"M13: respects the order in the first half of a short timeout", 20 * time.Second, 30 * time.Second, false, 10 * time.Second},
 		{"M13: makes the final attempt before a Pod is deleted in the first half of the timeout", 2 * time.Minute, 80 * time.Second, true, 10 * time.Second},
+		{"M13: makes the final attempt 10 s before a Pod is deleted", 2 * time.Minute, 105 * time.Second, true, 0},
+		{"M13: makes the final attempt 10 s before the deletion of a Pod whose grace period is longer than the timeout", 10 * time.Minute, time.Hour, true, 290 * time.Second},
 		{"M13: makes the final attempt at the same time if Pods are deleted late", 10 * time.Minute, 30 * time.Second, true, 9 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -281,12 +283,14 @@ func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.
 	return draintimeout.Drain{Start: start, Began: began, Ends: start.Add(timeout), Deletes: rapid.Bool().Draw(t, "deletes")}, timeout, gracePeriod
 }
 
-// TestAskedBeforeDeleted: no Pod is deleted before it is asked to leave, and each is asked before the end.
+// TestAskedBeforeDeleted: no Pod is deleted in the 10 s after its final eviction attempt, or in half of the timeout if that is shorter, unless its eviction was
+// refused, and each attempt is made before the end.
 func TestAskedBeforeDeleted(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
 		asked, deleted := drain.FinalAttemptAt(gracePeriod), drain.DeleteAt(gracePeriod, nil)
-		if drain.Deletes && asked.After(deleted) || drain.Began.Before(drain.Ends) && !asked.Before(drain.Ends) {
+		evicts := max(0, min(10*time.Second, drain.Ends.Sub(drain.Began)/2))
+		if drain.Deletes && (deleted.Sub(asked) < evicts || asked.Before(drain.Began)) || drain.Began.Before(drain.Ends) && !asked.Before(drain.Ends) {
 			t.Fatalf("asked %s after the start, deleted %s after it, of %s", asked.Sub(start), deleted.Sub(start), timeout)
 		}
 	})
