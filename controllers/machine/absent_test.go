@@ -138,7 +138,7 @@ func TestNodeLookupWithoutAnswer(t *testing.T) {
 				},
 			})
 			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
-			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: time.Now().Add(time.Hour)}
 			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			result, err := r.findNode(t.Context(), s)
 			g.Expect(err == nil).To(Equal(tc.want != ""))
@@ -377,6 +377,42 @@ func TestInfrastructureThatCannotBeRead(t *testing.T) {
 			got, err := r.referenced(t.Context(), deletedMachine(), clusterv1.ContractVersionedObjectReference{APIGroup: kind.Group, Kind: "DockerMachine", Name: "m"})
 			g.Expect(err != nil).NotTo(Equal(tc.missing), "%v", err)
 			g.Expect(got.missing).To(Equal(tc.missing))
+		})
+	}
+}
+
+func TestRequestWithoutAnAnswer(t *testing.T) {
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	probed := func(after time.Duration, failures int) clustercache.HealthCheckingState {
+		return clustercache.HealthCheckingState{LastProbeTime: now.Add(9 * time.Second), LastProbeSuccessTime: now.Add(after), ConsecutiveFailures: failures}
+	}
+	for name, tc := range map[string]struct {
+		state   clustercache.HealthCheckingState
+		again   bool // the reconciliation before has failed
+		returns bool
+	}{
+		"M57: names a request that takes too long while the health probes succeed":          {probed(5*time.Second, 0), false, true},
+		"M57: also if none succeeds during the next attempt":                                {probed(-time.Second, 0), true, true},
+		"M15: waits for the connection if the last health probe was before":                 {probed(-time.Second, 0), false, false},
+		"M15: waits for the connection if a health probe has failed":                        {probed(5*time.Second, 1), false, false},
+		"M15: waits for the connection if a health probe fails between two reconciliations": {probed(-time.Second, 1), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			cache := disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}
+			r := &Reconciler{Clusters: workload.NewClusters(nil, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
+			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+			takesTooLong := errors.Wrap(&url.Error{Op: "Patch", URL: "https://one", Err: context.DeadlineExceeded}, "updating NodeMaintenance m")
+			if tc.again {
+				r.failures.Record(client.ObjectKeyFromObject(s.machine), takesTooLong, now.Add(-10*time.Second))
+			}
+			waiting, err := r.unreachable(t.Context(), s, takesTooLong)
+			if tc.returns {
+				g.Expect(err).To(MatchError(takesTooLong))
+			} else {
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(waiting.reason).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+			}
 		})
 	}
 }

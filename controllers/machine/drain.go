@@ -390,7 +390,8 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 }
 
 // unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
-// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned.
+// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned, and so is
+// the error of a request without one, if a health probe has been answered since the reconciliation began, or the last one has failed in the same way.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	if workload.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
@@ -400,7 +401,10 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		return outcome{}, err
 	}
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
-	waiting := waitingForCluster(state)
+	waiting, hasFailed := waitingForCluster(state), r.failures.Get(client.ObjectKeyFromObject(s.machine)).Err != nil
+	if connected && state.ConsecutiveFailures == 0 && (hasFailed || state.LastProbeSuccessTime.After(s.now)) {
+		return outcome{}, err
+	}
 	if !connected {
 		r.ConnectNow(s.clusterKey())
 		if problem := r.Filter.NotSelectedMessage(s.cluster); problem != "" {
