@@ -23,15 +23,22 @@ type backoffs struct {
 	refusals map[types.UID]refusals
 	failed   map[types.UID]int32     // numbers of requests that got no response
 	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
-	// refusedInCluster and refusedOnNode are the numbers of Pods whose last eviction was refused by admission, see Refusal.IsOfAdmission.
-	refusedInCluster int
-	refusedOnNode    map[string]int
+	// refusedIn and refusedOnNode are the numbers of Pods whose last eviction was refused by admission, by Namespace and by Node, see Refusal.IsOfAdmission.
+	refusedIn, refusedOnNode counts
+}
+
+type counts map[string]int
+
+func (c counts) add(key string, n int) {
+	if c[key] += n; c[key] == 0 {
+		delete(c, key)
+	}
 }
 
 // refusals are those of the evictions of one Pod.
 type refusals struct {
 	last                   evacuation.Refusal // of the last eviction, without a reason if it was not refused
-	node, pod              string             // the Pod's Node, and its resourceVersion at the last request that was refused
+	namespace, node, pod   string             // those of the Pod, and its resourceVersion at the last request that was refused
 	changes                int32              // number of refused requests in a row before which the Pod has changed
 	ofAdmission, otherwise int32
 }
@@ -39,7 +46,7 @@ type refusals struct {
 func newBackoffs() *backoffs {
 	return &backoffs{
 		until: map[types.UID]time.Time{}, refusals: map[types.UID]refusals{}, failed: map[types.UID]int32{}, failures: map[types.UID]time.Time{},
-		refusedOnNode: map[string]int{},
+		refusedIn: counts{}, refusedOnNode: counts{},
 	}
 }
 
@@ -102,14 +109,14 @@ func (b *backoffs) refuse(pod *corev1.Pod, response evacuation.Refusal, jitter f
 	} else {
 		r.changes = 0
 	}
-	r.last, r.node, r.pod = response, pod.Spec.NodeName, pod.ResourceVersion
+	r.last, r.namespace, r.node, r.pod = response, pod.Namespace, pod.Spec.NodeName, pod.ResourceVersion
 	count := &r.otherwise
 	if response.IsOfAdmission() {
 		count = &r.ofAdmission
 	}
 	*count = min(*count, math.MaxInt32-1) + 1
 	b.setRefusals(pod.UID, r)
-	r.last.InCluster, r.last.OnNode = b.refusedInCluster, b.refusedOnNode[r.node]
+	r.last.InCluster, r.last.OnNode = b.refusedIn[r.namespace]*len(b.refusedIn), b.refusedOnNode[r.node]
 	b.until[pod.UID], b.failures[pod.UID], b.refusals[pod.UID] = now.Add(r.last.Backoff(*count, jitter)), now, r
 }
 
@@ -117,8 +124,8 @@ func (b *backoffs) refuse(pod *corev1.Pod, response evacuation.Refusal, jitter f
 func (b *backoffs) setRefusals(pod types.UID, r refusals) {
 	b.deleteRefusals(pod)
 	if r.last.IsOfAdmission() {
-		b.refusedInCluster++
-		b.refusedOnNode[r.node]++
+		b.refusedIn.add(r.namespace, 1)
+		b.refusedOnNode.add(r.node, 1)
 	}
 	b.refusals[pod] = r
 }
@@ -126,10 +133,8 @@ func (b *backoffs) setRefusals(pod types.UID, r refusals) {
 // deleteRefusals deletes the refusals of a Pod. The caller holds the lock.
 func (b *backoffs) deleteRefusals(pod types.UID) {
 	if r := b.refusals[pod]; r.last.IsOfAdmission() {
-		b.refusedInCluster--
-		if b.refusedOnNode[r.node]--; b.refusedOnNode[r.node] == 0 {
-			delete(b.refusedOnNode, r.node)
-		}
+		b.refusedIn.add(r.namespace, -1)
+		b.refusedOnNode.add(r.node, -1)
 	}
 	delete(b.refusals, pod)
 }

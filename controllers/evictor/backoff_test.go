@@ -129,12 +129,28 @@ func TestBackoffsOfRefusals(t *testing.T) {
 		b.fail("failed", now, now)
 		b.refuse(podNamed("budget", "1"), budget, 0, now)
 		b.refuse(podNamed("twice", "1"), webhook, 0, now)
-		if b.refusedInCluster != 2 {
-			t.Errorf("%d are refused", b.refusedInCluster)
+		if b.refusedIn["default"] != 2 {
+			t.Errorf("%v are refused", b.refusedIn)
 		}
 		b.prune(nil, now.Add(time.Hour))
-		if b.refusedInCluster != 0 || len(b.refusedOnNode) != 0 {
-			t.Errorf("%d are refused, %v", b.refusedInCluster, b.refusedOnNode)
+		if len(b.refusedIn) != 0 || len(b.refusedOnNode) != 0 {
+			t.Errorf("%v are refused, %v", b.refusedIn, b.refusedOnNode)
+		}
+	})
+	t.Run("E70: thousands of refused Pods of one Namespace defer those of another one no longer than a second", func(t *testing.T) {
+		b := newBackoffs()
+		for i := range 5000 {
+			b.refuse(podNamed(strconv.Itoa(i), "1"), webhook, 0, now)
+		}
+		other := podNamed("other", "1")
+		other.Namespace = "other"
+		b.refuse(other, webhook, 0, now)
+		if wait := b.of(other.UID).Sub(now); wait != time.Second {
+			t.Errorf("waits %s", wait)
+		}
+		b.refuse(podNamed("0", "1"), webhook, 0, now)
+		if wait := b.of("0").Sub(now); wait != 500*time.Second {
+			t.Errorf("the others share what is left: waits %s", wait)
 		}
 	})
 	t.Run("E65: a change of the Pod does not end the backoff of a budget", func(t *testing.T) {
@@ -229,7 +245,7 @@ func TestRefusedPodsDelayNoOthers(t *testing.T) {
 		{"a webhook that takes 5 s refuses 700 Pods", 7, 100, 5 * time.Second, false, 100, "young", 4, 8},
 		{"a webhook that takes 5 s refuses 110 Pods of the same Node", 1, 110, 5 * time.Second, false, 100, "old-0", 4, 8},
 		{"a policy refuses 400 Pods, and 10 evictions a second are allowed", 4, 100, 0, false, 10, "young", 5, 25},
-		{"a webhook that changes the Pods refuses 2,750 of them", 25, 110, 0, true, 100, "young", 4, 8},
+		{"a webhook that changes the Pods refuses 2,750 of them", 25, 110, 0, true, 100, "young", 4, 12},
 		{"a policy refuses 20 Pods", 1, 20, 0, false, 100, "young", 20, 30},
 	} {
 		t.Run("E65: a younger drain is served within a minute while "+tc.name, func(t *testing.T) {

@@ -38,7 +38,8 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Took is the time from the request to the response.
 	Took time.Duration
-	// InCluster and OnNode are how many Pods of the workload cluster and of the Node were refused by admission last, including this one.
+	// OnNode is how many Pods of the Node were refused by admission last, including this one. InCluster is how many would be in the workload cluster if
+	// each Namespace that has such Pods had as many as that of this one: so each of these Namespaces has the same share.
 	InCluster, OnNode int
 }
 
@@ -59,12 +60,16 @@ func (r Refusal) Backoff(refusals int32, jitter float64) time.Duration {
 }
 
 // ChangeBackoff returns how long to wait after a refusal if the Pod changes. It returns false if the change has no effect on the next attempt. A
-// webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff.
+// webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff. The share counts only if it
+// exceeds the longest backoff: an operator changes the Pod when it may be evicted, so few of these attempts are refused.
 func (r Refusal) ChangeBackoff(changes int32) (time.Duration, bool) {
 	if !denials.Has(r.Reason) {
 		return 0, false
 	}
-	return max(min(Backoff(min(changes, math.MaxInt32-1)+1), maxAdmissionBackoff), r.share()), true
+	if share := r.share(); share > maxAdmissionBackoff {
+		return share, true
+	}
+	return min(Backoff(min(changes, math.MaxInt32-1)+1), maxAdmissionBackoff), true
 }
 
 // share returns the minimum backoff, at most 15 minutes, with which the attempts for all Pods that admission refuses together stay within

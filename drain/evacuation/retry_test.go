@@ -75,6 +75,7 @@ func TestChangeBackoff(t *testing.T) {
 		{"E65: an attempt follows a change of the Pod", v1alpha1.ReasonWebhookRefused, 0, 1, time.Second, true},
 		{"E65: each refusal in a row before which the Pod has changed doubles the backoff", v1alpha1.ReasonWebhookRefused, 4, 1, 16 * time.Second, true},
 		{"E65: the backoff is 30 s at most", v1alpha1.ReasonWebhookRefused, math.MaxInt32, 1, 30 * time.Second, true},
+		{"E65: an attempt follows a change of one of 600 refused Pods", v1alpha1.ReasonWebhookRefused, 0, 600, time.Second, true},
 		{"E65: the backoff is longer while many Pods are refused", v1alpha1.ReasonWebhookRefused, 0, 2700, 135 * time.Second, true},
 		{"E65: an admission policy may look at the Pod", v1alpha1.ReasonAdmissionPolicyRefused, 0, 1, time.Second, true},
 		{"E65: no change of the Pod makes the API server less busy", v1alpha1.ReasonAPIServerBusy, 0, 1, 0, false},
