@@ -157,7 +157,7 @@ func (v *Evictor) startSignals(ctx context.Context, p *pass, index *budgets.Inde
 		}
 		if names := p.receiversOf(receivers, w.Pod); len(names) > 0 {
 			w.Message = signals.Message(w.Message, names)
-			pods, refused[w.Pod.UID] = append(pods, signals.Pod{UID: w.Pod.UID, Budget: w.Budget}), *w
+			pods, refused[w.Pod.UID] = append(pods, signals.Pod{UID: w.Pod.UID, Budget: w.Budget, DrainStart: w.DrainStart, NeverAllows: w.NeverAllowsDisruption}), *w
 		}
 	}
 	due, at := signals.Next(pods, p.state.signals.all(), p.now)

@@ -156,8 +156,14 @@ func TestNext(t *testing.T) {
 	ago := func(d time.Duration, budget string) signals.Sent {
 		return signals.Sent{At: now.Add(-d), Budget: budget}
 	}
-	one, two, three := signals.Pod{UID: "1", Budget: "a"}, signals.Pod{UID: "2", Budget: "b"}, signals.Pod{UID: "3", Budget: "a"}
-	unanswered := signals.Sent{At: now.Add(-time.Minute), Budget: "a", InFlight: true}
+	one, two, three := signals.Pod{UID: "1", Budget: "n/a"}, signals.Pod{UID: "2", Budget: "n/b"}, signals.Pod{UID: "3", Budget: "n/a"}
+	other := signals.Pod{UID: "4", Budget: "other/a"}
+	younger := signals.Pod{UID: "5", Budget: "n/a", DrainStart: now}
+	never := younger
+	never.NeverAllows = true
+	unanswered := signals.Sent{At: now.Add(-time.Minute), Budget: "n/a", InFlight: true}
+	unansweredToo := signals.Sent{At: now.Add(-time.Minute), Budget: "n/c", InFlight: true}
+	lately := ago(500*time.Millisecond, "n/c")
 	for _, test := range []struct {
 		name    string
 		waiting []signals.Pod
@@ -167,12 +173,16 @@ func TestNext(t *testing.T) {
 	}{
 		{name: "E74: decides nothing if no Pod waits"},
 		{"E74: signals once at first", []signals.Pod{one}, nil, []signals.Pod{one}, signals.Interval},
-		{"E74: signals again after 20 s", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(20*time.Second, "a")}, []signals.Pod{one}, signals.Interval},
-		{"E74: does not signal earlier", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "a")}, nil, time.Second},
+		{"E74: signals again after 20 s", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(20*time.Second, "n/a")}, []signals.Pod{one}, signals.Interval},
+		{"E74: does not signal earlier", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, nil, time.Second},
 		{"E74: signals one Pod of a budget at a time", []signals.Pod{one, two, three}, nil, []signals.Pod{one, two}, time.Second},
-		{"E74: the Pod that waits longest is next", []signals.Pod{one, three}, map[types.UID]signals.Sent{"1": ago(30*time.Second, "a"), "3": ago(40*time.Second, "a")}, []signals.Pod{three}, time.Second},
+		{"E74: the Pod that waits longest is next", []signals.Pod{one, three}, map[types.UID]signals.Sent{"1": ago(30*time.Second, "n/a"), "3": ago(40*time.Second, "n/a")}, []signals.Pod{three}, time.Second},
 		{"E74: waits for the response about a Pod", []signals.Pod{one}, map[types.UID]signals.Sent{"1": unanswered}, nil, 0},
 		{"E74: waits for the response about another Pod of the budget", []signals.Pod{two, three}, map[types.UID]signals.Sent{"1": unanswered}, []signals.Pod{two}, time.Second},
+		{"E71: a Namespace that has got no signal lately is first", []signals.Pod{one, two, other}, map[types.UID]signals.Sent{"6": lately, "7": lately, "8": lately, "9": lately}, []signals.Pod{other}, time.Second},
+		{"E71: a webhook that hangs for a Namespace does not use up the signals of others", []signals.Pod{two, other}, map[types.UID]signals.Sent{"1": unanswered, "6": unansweredToo}, []signals.Pod{other}, time.Second},
+		{"E72: signals no Pod of a younger drain, since its budget may allow a disruption", []signals.Pod{younger, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, nil, time.Second},
+		{"E72: but if the budget never allows one", []signals.Pod{never, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, []signals.Pod{never}, time.Second},
 		{
 			"E74: a webhook that hangs does not use up the evictions", []signals.Pod{one},
 			map[types.UID]signals.Sent{"2": {InFlight: true}, "3": {InFlight: true}, "4": {InFlight: true}, "5": {InFlight: true}}, nil, time.Second,
@@ -195,9 +205,9 @@ func TestNextOverTime(t *testing.T) { // E74
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		pods := make([]signals.Pod, rapid.IntRange(1, 60).Draw(t, "pods"))
-		count := rapid.IntRange(1, 40).Draw(t, "budgets")
+		count, namespaces := rapid.IntRange(1, 40).Draw(t, "budgets"), rapid.IntRange(1, 3).Draw(t, "namespaces")
 		for i := range pods {
-			pods[i] = signals.Pod{UID: types.UID(fmt.Sprint(i)), Budget: fmt.Sprint(i % count)}
+			pods[i] = signals.Pod{UID: types.UID(fmt.Sprint(i)), Budget: fmt.Sprintf("%d/%d", i%namespaces, i%count)}
 		}
 		responds := time.Duration(rapid.IntRange(0, 3000).Draw(t, "responds after")) * time.Millisecond
 		sent, history := map[types.UID]signals.Sent{}, map[types.UID][]time.Time{}
@@ -248,6 +258,36 @@ func TestNextOverTime(t *testing.T) { // E74
 			if n := len(history[pod.UID]); n == 0 && rounds > 1 || n < most-2 {
 				t.Fatalf("Pod %s got %d signals, another of its budget %d, one %d", pod.UID, n, most, rounds)
 			}
+		}
+	})
+}
+
+// TestNextWithOtherTenant: Pods that are created again and again get signals, but so does the Pod of another Namespace.
+func TestNextWithOtherTenant(t *testing.T) { // E71
+	rapid.Check(t, func(t *rapid.T) {
+		start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		perSecond, sent := rapid.IntRange(1, 30).Draw(t, "new Pods a second"), map[types.UID]signals.Sent{}
+		var times []time.Time
+		for second := range 120 {
+			now, waiting := start.Add(time.Duration(second)*time.Second), []signals.Pod{}
+			for i := range perSecond {
+				name := fmt.Sprintf("%d-%d", second, i)
+				waiting = append(waiting, signals.Pod{UID: types.UID(name), Budget: "a/" + name, NeverAllows: true})
+			}
+			waiting = append(waiting, signals.Pod{UID: "b", Budget: "b/b", NeverAllows: true})
+			due, _ := signals.Next(waiting, maps.Clone(sent), now)
+			if len(due) < min(perSecond, 2) {
+				t.Fatalf("%d are sent", len(due))
+			}
+			for _, pod := range due {
+				sent[pod.UID] = signals.Sent{At: now, Budget: pod.Budget}
+				if pod.UID == "b" {
+					times = append(times, now)
+				}
+			}
+		}
+		if want := 6; len(times) < want {
+			t.Fatalf("%d signals in two minutes: %v", len(times), times)
 		}
 	})
 }

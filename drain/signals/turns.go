@@ -1,7 +1,9 @@
 package signals
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -14,14 +16,20 @@ const (
 	// budget changes before the manager observes it, a signal may evict the Pod. The spacing prevents several signals from evicting Pods at once.
 	spacing   = time.Second
 	inSpacing = 5
-	// inFlight is the maximum number of signals without a response in the workload cluster: a webhook that hangs must not use up the evictions.
-	inFlight = 4
+	// inFlight is the maximum number of signals without a response in the workload cluster, and inFlightOfNamespace in a Namespace: a webhook that
+	// hangs must not use up the evictions, nor the signals for other Namespaces.
+	inFlight            = 4
+	inFlightOfNamespace = 2
 )
 
 // Pod is a Pod that waits for a budget, and whose eviction requests a webhook receives.
 type Pod struct {
 	UID    types.UID
 	Budget string // "namespace/name"
+	// DrainStart is the start of the drain of the Pod's Node.
+	DrainStart time.Time
+	// NeverAllows means that the budget never allows a disruption.
+	NeverAllows bool
 }
 
 // Sent is the last signal for a Pod.
@@ -31,17 +39,24 @@ type Sent struct {
 	InFlight bool // it has no response yet
 }
 
-// Next decides for which of the waiting Pods a signal is sent now, in turns: first for those without a signal, in their order, then for
-// those whose last signal is the oldest. at is when to decide again, zero if no Pod waits or all their signals are in flight.
+// Next decides for which of the waiting Pods a signal is sent now, in turns: first for those without a signal, in their order, then for those whose last
+// signal is the oldest. The Namespaces take turns in the same way: Pods that are created again and again delay only those of their Namespace. If a
+// budget may allow a disruption, only Pods of the oldest drain among its Pods get signals: the API server may evict them. at is when to decide again,
+// zero if no Pod waits or all their signals are in flight.
 func Next(waiting []Pod, sent map[types.UID]Sent, now time.Time) (due []Pod, at time.Time) {
-	recent, unanswered, busy := 0, 0, map[string]bool{}
+	recent, unanswered, unansweredIn := 0, 0, map[string]int{}
+	busy, lastIn := map[string]bool{}, map[string]time.Time{}
 	for _, last := range sent {
-		isRecent := now.Sub(last.At) < spacing
+		isRecent, namespace := now.Sub(last.At) < spacing, namespaceOf(last.Budget)
 		if isRecent {
 			recent++
 		}
 		if last.InFlight {
 			unanswered++
+			unansweredIn[namespace]++
+		}
+		if last.At.After(lastIn[namespace]) {
+			lastIn[namespace] = last.At
 		}
 		busy[last.Budget] = busy[last.Budget] || isRecent || last.InFlight
 	}
@@ -50,23 +65,64 @@ func Next(waiting []Pod, sent map[types.UID]Sent, now time.Time) (due []Pod, at 
 			at = t
 		}
 	}
+	var ready []Pod // one of each budget
+	oldest := oldestDrains(waiting)
 	for _, pod := range longestFirst(waiting, sent) {
 		last, known := sent[pod.UID]
 		switch {
-		case last.InFlight:
+		case last.InFlight, !pod.NeverAllows && oldest[pod.Budget].Before(pod.DrainStart):
 		case known && now.Sub(last.At) < Interval:
 			again(last.At.Add(Interval))
-		case recent >= inSpacing, unanswered >= inFlight, busy[pod.Budget]:
+		case busy[pod.Budget]:
 			again(now.Add(spacing))
 		default:
-			recent, unanswered, busy[pod.Budget] = recent+1, unanswered+1, true
-			due = append(due, pod)
-			again(now.Add(Interval))
+			busy[pod.Budget] = true
+			ready = append(ready, pod)
 		}
+	}
+	for _, pod := range inTurns(ready, lastIn) {
+		namespace := namespaceOf(pod.Budget)
+		if recent >= inSpacing || unanswered >= inFlight || unansweredIn[namespace] >= inFlightOfNamespace {
+			again(now.Add(spacing))
+			continue
+		}
+		recent, unanswered, unansweredIn[namespace] = recent+1, unanswered+1, unansweredIn[namespace]+1
+		due = append(due, pod)
+		again(now.Add(Interval))
 	}
 	return due, at
 }
 
+func namespaceOf(budget string) string {
+	namespace, _, _ := strings.Cut(budget, "/")
+	return namespace
+}
+
+// oldestDrains returns the start of the oldest drain of the waiting Pods of each budget.
+func oldestDrains(waiting []Pod) map[string]time.Time {
+	oldest := map[string]time.Time{}
+	for _, pod := range waiting {
+		if start, known := oldest[pod.Budget]; !known || pod.DrainStart.Before(start) {
+			oldest[pod.Budget] = pod.DrainStart
+		}
+	}
+	return oldest
+}
+
 func longestFirst(waiting []Pod, sent map[types.UID]Sent) []Pod {
 	return slices.SortedStableFunc(slices.Values(waiting), func(a, b Pod) int { return sent[a.UID].At.Compare(sent[b.UID].At) })
+}
+
+// inTurns returns the Pods in the order in which their Namespaces take turns: the first Pod of each Namespace, then the second one of each. First is the
+// Namespace whose last signal is the oldest.
+func inTurns(pods []Pod, lastIn map[string]time.Time) []Pod {
+	nth, before := map[types.UID]int{}, map[string]int{}
+	for _, pod := range pods {
+		namespace := namespaceOf(pod.Budget)
+		nth[pod.UID] = before[namespace]
+		before[namespace]++
+	}
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(nth[a.UID], nth[b.UID]), lastIn[namespaceOf(a.Budget)].Compare(lastIn[namespaceOf(b.Budget)]))
+	})
 }
