@@ -117,15 +117,19 @@ func TestPodsWithoutANode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod       *corev1.Pod
 		withdrawn bool
+		age       time.Duration // of the Evacuation
+		want      time.Duration // until the Pod is read again
 	}{
-		"E37: watches no Pods for one that is not scheduled, and reads it every minute": {pod: aPod("pending", "")},
-		"E9: cancels the Evacuation of a Pod that is not scheduled":                     {pod: aPod("pending", ""), withdrawn: true},
-		"E9: cancels the Evacuation of a Pod whose Node does not exist":                 {pod: aPod("lost", "deleted"), withdrawn: true},
+		"E37: watches no Pods for one that is not scheduled, and reads it after a minute": {pod: aPod("pending", ""), want: time.Minute},
+		"E37: and reads it every 15 minutes at most":                                      {pod: aPod("pending", ""), age: time.Hour, want: 15 * time.Minute},
+		"E9: cancels the Evacuation of a Pod that is not scheduled":                       {pod: aPod("pending", ""), withdrawn: true},
+		"E9: cancels the Evacuation of a Pod whose Node does not exist":                   {pod: aPod("lost", "deleted"), withdrawn: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			e := evacuation.New(tc.pod, nil, 0)
 			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: tc.pod.Spec.NodeName}
+			e.CreationTimestamp = metav1.NewTime(time.Now().Add(-tc.age))
 			if tc.withdrawn {
 				e.Finalizers = nil
 			}
@@ -137,7 +141,7 @@ func TestPodsWithoutANode(t *testing.T) {
 				g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 			} else {
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(result.RequeueAfter).To(Equal(time.Minute))
+				g.Expect(result.RequeueAfter).To(Equal(tc.want))
 			}
 		})
 	}

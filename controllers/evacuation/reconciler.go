@@ -165,7 +165,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	if s.noNode {
-		return reconcile.Result{RequeueAfter: noNodeInterval}, nil
+		age := now.Sub(s.evacuation.CreationTimestamp.Time)
+		return reconcile.Result{RequeueAfter: max(noNodeInterval, min(maxNoNodeInterval, age))}, nil
 	}
 	return workload.RequeueAt(action.Deadline, now), nil
 }
@@ -227,8 +228,9 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// noNodeInterval is the interval at which a Pod is read that is not scheduled, or whose Node does not exist. Kubernetes garbage-collects the latter.
-const noNodeInterval = time.Minute
+// noNodeInterval is the shortest interval at which a Pod is read that is not scheduled, or whose Node does not exist. It grows with the age of the
+// Evacuation: a tenant may have thousands of Pods that are never scheduled. Kubernetes garbage-collects the latter.
+const noNodeInterval, maxNoNodeInterval = time.Minute, 15 * time.Minute
 
 // observeRecordedNode observes the Node that the annotation of the Evacuation names.
 func (r *Reconciler) observeRecordedNode(ctx context.Context, s *scope, name string) (evacuation.RecordedNode, error) {

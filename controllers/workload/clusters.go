@@ -269,10 +269,15 @@ func (c *Clusters) ContactLost(cluster types.NamespacedName) {
 // ContactRestored restarts the drain watch of a workload cluster if contact was lost since it began. Watches reconnect automatically, but with a
 // backoff of up to a minute after an outage of half a minute.
 func (c *Clusters) ContactRestored(cluster types.NamespacedName) {
+	isLost := func() bool { return c.watches[cluster] != nil && c.watches[cluster].lost }
+	c.mu.RLock()
+	restart := isLost()
+	c.mu.RUnlock()
+	if !restart { // as in nearly each reconciliation
+		return
+	}
 	c.mu.Lock()
-	watch := c.watches[cluster]
-	restart := watch != nil && watch.lost
-	if restart {
+	if restart = isLost(); restart {
 		c.stopWatch(cluster)
 	}
 	c.mu.Unlock()
