@@ -44,53 +44,72 @@ type Sent struct {
 // budget may allow a disruption, only Pods of the oldest drain among its Pods get signals: the API server may evict them. at is when to decide again,
 // zero if no Pod waits or all their signals are in flight.
 func Next(waiting []Pod, sent map[types.UID]Sent, now time.Time) (due []Pod, at time.Time) {
-	recent, unanswered, unansweredIn := 0, 0, map[string]int{}
-	busy, lastIn := map[string]bool{}, map[string]time.Time{}
-	for _, last := range sent {
-		isRecent, namespace := now.Sub(last.At) < spacing, namespaceOf(last.Budget)
-		if isRecent {
-			recent++
-		}
-		if last.InFlight {
-			unanswered++
-			unansweredIn[namespace]++
-		}
-		if last.At.After(lastIn[namespace]) {
-			lastIn[namespace] = last.At
-		}
-		busy[last.Budget] = busy[last.Budget] || isRecent || last.InFlight
-	}
 	again := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}
 	var ready []Pod // one of each budget
-	oldest := oldestDrains(waiting)
+	oldest, used := oldestDrains(waiting), useOf(sent, now)
 	for _, pod := range longestFirst(waiting, sent) {
 		last, known := sent[pod.UID]
 		switch {
 		case last.InFlight, !pod.NeverAllows && oldest[pod.Budget].Before(pod.DrainStart):
 		case known && now.Sub(last.At) < Interval:
 			again(last.At.Add(Interval))
-		case busy[pod.Budget]:
+		case used.budgets[pod.Budget]:
 			again(now.Add(spacing))
 		default:
-			busy[pod.Budget] = true
+			used.budgets[pod.Budget] = true
 			ready = append(ready, pod)
 		}
 	}
-	for _, pod := range inTurns(ready, lastIn) {
-		namespace := namespaceOf(pod.Budget)
-		if recent >= inSpacing || unanswered >= inFlight || unansweredIn[namespace] >= inFlightOfNamespace {
+	for _, pod := range inTurns(ready, used.lastIn) {
+		if !used.take(namespaceOf(pod.Budget)) {
 			again(now.Add(spacing))
 			continue
 		}
-		recent, unanswered, unansweredIn[namespace] = recent+1, unanswered+1, unansweredIn[namespace]+1
 		due = append(due, pod)
 		again(now.Add(Interval))
 	}
 	return due, at
+}
+
+// use is how much of the limits signals use.
+type use struct {
+	recent, unanswered int
+	unansweredIn       map[string]int       // by Namespace
+	lastIn             map[string]time.Time // the last signal, by Namespace
+	budgets            map[string]bool      // those for whose Pods no signal is sent now
+}
+
+func useOf(sent map[types.UID]Sent, now time.Time) use {
+	used := use{unansweredIn: map[string]int{}, lastIn: map[string]time.Time{}, budgets: map[string]bool{}}
+	for _, last := range sent {
+		isRecent, namespace := now.Sub(last.At) < spacing, namespaceOf(last.Budget)
+		if isRecent {
+			used.recent++
+		}
+		if last.InFlight {
+			used.unanswered++
+			used.unansweredIn[namespace]++
+		}
+		if last.At.After(used.lastIn[namespace]) {
+			used.lastIn[namespace] = last.At
+		}
+		used.budgets[last.Budget] = used.budgets[last.Budget] || isRecent || last.InFlight
+	}
+	return used
+}
+
+// take adds a signal for a Pod of a Namespace. It returns false if the limits do not permit one.
+func (u *use) take(namespace string) bool {
+	if u.recent >= inSpacing || u.unanswered >= inFlight || u.unansweredIn[namespace] >= inFlightOfNamespace {
+		return false
+	}
+	u.recent, u.unanswered = u.recent+1, u.unanswered+1
+	u.unansweredIn[namespace]++
+	return true
 }
 
 func namespaceOf(budget string) string {
