@@ -25,6 +25,14 @@ func (s *scene) audited() controlplane.Events {
 	return events.Where(func(event controlplane.Event) bool { return !event.IsCutOff() })
 }
 
+// managed returns the requests to the management cluster since the scene began.
+func (s *scene) managed() controlplane.Events {
+	s.Helper()
+	events, err := s.fleet.Management.Audit().Since(s.managementBegin)
+	s.Expect(err).NotTo(HaveOccurred())
+	return events
+}
+
 // evictions returns the evictions of our manager.
 func (s *scene) evictions() controlplane.Events {
 	s.Helper()

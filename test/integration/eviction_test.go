@@ -295,15 +295,7 @@ func unreachableNode(s *scene) {
 	s.withNodes("e22")
 	pod := bare("e22", "e22")
 	s.run(pod)
-	s.Expect(s.workload.StopKubelet(s.Context(), "e22")).To(Succeed())
-	node := s.node("e22")
-	before := node.DeepCopy()
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			node.Status.Conditions[i].Status = corev1.ConditionUnknown // the node lifecycle controller would set this after 50 s
-		}
-	}
-	s.Expect(s.workload.Client.Status().Patch(s.Context(), node, client.MergeFrom(before))).To(Succeed())
+	s.stopAnswering("e22")
 	s.maintain(nm("e22", draining, ofNodes("e22")))
 	s.Eventually(func() controlplane.Events { return s.evictions().Succeeded() }, soon, pace).Should(HaveLen(1))
 	s.Expect(graceOf(s.evictions()[0])).To(BeEquivalentTo(1))

@@ -137,10 +137,8 @@ func (l *load) unblock(s *scene) {
 // expectWritesNothing expects that the plugin has written nothing and has listed no Pods but those of single Nodes.
 func (s *scene) expectWritesNothing() {
 	s.Helper()
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
 	workload := s.audited().WithUserAgent(pluginAgent)
-	s.Expect(management.WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
+	s.Expect(s.managed().WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
 	s.Expect(workload.Writes()).To(BeEmpty())
 	for _, list := range workload.Verb("list").Resource("pods") {
 		s.Expect(list.URI).To(ContainSubstring("fieldSelector=spec.nodeName"))

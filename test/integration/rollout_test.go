@@ -277,9 +277,7 @@ func (s *scene) expectAtMostDraining(limit int) {
 			moments = append(moments, moment{event.Requested, 1})
 		}
 	}
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	for _, event := range management.By(fleet.ManagerUser).Resource("machines").Succeeded().Where(endsDrain) {
+	for _, event := range s.managed().By(fleet.ManagerUser).Resource("machines").Succeeded().Where(endsDrain) {
 		if event.Name != "control-plane" {
 			moments = append(moments, moment{event.Requested, -1})
 		}

@@ -112,9 +112,7 @@ func (s *scene) longestWaits() []v1alpha1.DrainWait {
 // expectFewPolicyWrites checks that the policy's status was written when the drain began and ended, and rarely in between.
 func (s *scene) expectFewPolicyWrites() {
 	s.Helper()
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	writes := management.WithUserAgent(fleet.ManagerAgent).Writes().Resource("machinedrainpolicies", "status")
+	writes := s.managed().WithUserAgent(fleet.ManagerAgent).Writes().Resource("machinedrainpolicies", "status")
 	lasted := writes[len(writes)-1].Answered.Sub(writes[0].Requested)
 	s.Expect(len(writes)).To(BeNumerically("<=", 4+int(lasted/(10*time.Second))), "in %s: %s", lasted, writes)
 }
@@ -167,9 +165,7 @@ func (s *scene) expectFewEvents(machine types.UID, pods []*corev1.Pod, refused f
 	ours := func(events controlplane.Events) int {
 		return len(events.WithUserAgent(fleet.ManagerAgent).Writes().Resource("events"))
 	}
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(ours(management)).To(Equal(2))
+	s.Expect(ours(s.managed())).To(Equal(2))
 	const ofNodeMaintenance = 2
 	s.Expect(ours(s.audited())).To(BeNumerically("<=", len(pods)-1+int(refused)+ofNodeMaintenance))
 }

@@ -109,9 +109,7 @@ type drainAccount struct {
 // auditedAccount returns what the audit logs say about the deletion of a Machine.
 func (s *scene) auditedAccount(machine *clusterv1.Machine) drainAccount {
 	s.Helper()
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	ofMachine := management.Resource("machines.cluster.x-k8s.io").Succeeded().Named(machine.Namespace, machine.Name)
+	ofMachine := s.managed().Resource("machines.cluster.x-k8s.io").Succeeded().Named(machine.Namespace, machine.Name)
 	account := drainAccount{machine: machine.Name, pods: map[string]course{}}
 	account.whole.begin = s.first(ofMachine.Verb("delete")).Answered
 	for _, patch := range ofMachine.Verb("patch") {

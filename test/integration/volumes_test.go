@@ -92,9 +92,7 @@ func (s *scene) expectReadByWatch() {
 		s.Expect(len(ours.Verb("watch").Resource(resource))).To(BeNumerically("<=", 1), resource)
 	}
 	s.Expect(ours.Resource("secrets")).To(BeEmpty())
-	management, err := s.fleet.Management.Audit().Since(s.managementBegin)
-	s.Expect(err).NotTo(HaveOccurred())
-	s.Expect(management.By(fleet.ManagerUser).Resource("secrets")).To(BeEmpty())
+	s.Expect(s.managed().By(fleet.ManagerUser).Resource("secrets")).To(BeEmpty())
 }
 
 func (s *scene) volumesOfSkippedPods() {
@@ -129,15 +127,9 @@ func labelledSkip(pod *corev1.Pod) { pod.Labels[clusterv1.PodDrainLabel] = "Skip
 
 // daemonSetOn returns a DaemonSet with a Pod on one Node.
 func daemonSetOn(name, node string) *appsv1.DaemonSet {
-	d := &appsv1.DaemonSet{ObjectMeta: metaNamed(name, name)}
-	d.Spec.Selector = labelSelector("app", name)
-	d.Spec.Template = corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{corev1.LabelHostname: node}, Containers: []corev1.Container{{Name: "c", Image: "none"}},
-		},
-	}
-	return d
+	return daemonSet(name, func(d *appsv1.DaemonSet) {
+		d.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	})
 }
 
 func (s *scene) unmatched() {
