@@ -32,12 +32,8 @@ func restored(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizonta
 	return h
 }
 
-// restoreOrphans restores what a surge has left that ended: the deletion cost of Pods that its ReplicaSet has not deleted, or the first autoscaler
-// that has a note, but no baseline of a Deployment, because the Deployment was deleted.
+// restoreOrphans restores the first autoscaler that has a note, but no baseline of a Deployment: the Deployment was deleted.
 func restoreOrphans(o Observation) (Decision, bool) {
-	if len(o.Abandoned) > 0 {
-		return Decision{Unmark: o.Abandoned}, true
-	}
 	for _, h := range o.Autoscalers {
 		if _, noted := h.Annotations[v1alpha1.SurgeAnnotation]; noted {
 			return Decision{Autoscaler: restored(h)}, true

@@ -50,7 +50,7 @@ type Leaving struct {
 	Message            string
 }
 
-// Decision is what to write next: first the Reports, then at most one of the other writes, then the Event.
+// Decision is what to write next: first the Reports, then at most one of the other writes, and Unmark beside or instead of it, then the Event.
 type Decision struct {
 	// Deployment and Autoscaler are to be stored if the observed version is still the latest.
 	Deployment *appsv1.Deployment
@@ -146,6 +146,7 @@ func decide(o Observation) Decision {
 		return d
 	}
 	d := begin(o)
+	d.Unmark = append(d.Unmark, o.Abandoned...)
 	if _, copied := o.Deployment.Annotations[v1alpha1.SurgeAnnotation]; copied && d.Deployment == nil {
 		d.Deployment = o.Deployment.DeepCopy()
 		SetBaseline(d.Deployment, nil)
@@ -182,6 +183,7 @@ func dropInvalid(o Observation, why error) Decision {
 // orphaned cleans up the surge of a Deployment that was deleted.
 func orphaned(o Observation, reason Refusal, message string) Decision {
 	d, _ := restoreOrphans(o)
+	d.Unmark = o.Abandoned
 	d.Reports = refuseAll(o.Leaving, reason, message)
 	return d
 }

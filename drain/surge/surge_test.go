@@ -222,19 +222,22 @@ func TestRevert(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
-	t.Run("E77: restores the deletion cost of a Pod that is evicted because its ReplicaSet has deleted another one", func(t *testing.T) {
-		w := surged(1, 1)
-		w.settle()
-		w.step()                // mark
-		w.step()                // scale back
-		w.remove(w.pods[1].UID) // the new one
-		w.observe()
-		for w.step(); len(w.refusals) == 0; w.step() {
-			w.now = w.now.Add(time.Second)
-		}
-		w.step()
-		if len(w.pods) != 1 || w.marked() > 0 || w.refusals[w.pods[0].UID] != surge.NotChosen {
-			t.Errorf("%d of %d Pods are marked, %v", w.marked(), len(w.pods), w.refusals)
+	t.Run("E77: restores the deletion cost of a Pod that is evicted because its ReplicaSet has deleted another one, also after a crash", func(t *testing.T) {
+		for _, crashes := range []bool{false, true} {
+			w := surged(2, 1)
+			w.settle()
+			w.step()                // mark
+			w.step()                // scale back
+			w.remove(w.pods[2].UID) // the new one
+			w.observe()
+			for ; len(w.refusals) == 0; w.now = w.now.Add(time.Second) {
+				w.apply(surge.Decide(w.observed()), map[bool]int{true: 1, false: 9}[crashes])
+			}
+			w.evacuated(1, v1alpha1.SurgeAlways)
+			d := w.step()
+			if w.marked() > 0 || w.refusals[w.pods[0].UID] != surge.NotChosen || w.baseline() == nil {
+				t.Errorf("crashes: %v: %d Pods are marked, %v, the next surge: %+v", crashes, w.marked(), w.refusals, d)
+			}
 		}
 	})
 	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {

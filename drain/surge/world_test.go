@@ -171,19 +171,17 @@ func (w *world) apply(d surge.Decision, writes int) {
 			e.since = status.Status.EvacuationProgressTimestamp.Time
 		}
 	}
-	for _, change := range []struct {
-		refs []surge.PodRef
-		to   func(*corev1.Pod)
-	}{{d.Mark, surge.Mark}, {d.Unmark, surge.Unmark}} {
-		for _, ref := range change.refs {
+	change := func(refs []surge.PodRef, to func(*corev1.Pod)) {
+		for _, ref := range refs {
 			if writes--; writes < 0 {
 				return
 			}
 			if p := w.pod(ref.UID); p != nil {
-				change.to(&p.Pod)
+				to(&p.Pod)
 			}
 		}
 	}
+	change(d.Mark, surge.Mark)
 	if writes--; writes < 0 {
 		return
 	}
@@ -201,6 +199,7 @@ func (w *world) apply(d surge.Decision, writes int) {
 	if d.Event != nil {
 		w.events, w.messages = append(w.events, d.Event.Reason), append(w.messages, d.Event.Message)
 	}
+	change(d.Unmark, surge.Unmark)
 }
 
 // step decides once and applies the decision.

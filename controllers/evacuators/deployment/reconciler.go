@@ -89,15 +89,6 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 			return err
 		}
 	}
-	for _, pod := range d.Unmark {
-		live, err := s.livePod(ctx, pod)
-		if err != nil {
-			return err
-		}
-		if err := s.changePod(ctx, live, surge.Unmark); err != nil {
-			return err
-		}
-	}
 	if d.Deployment != nil {
 		if err := s.live.Patch(ctx, d.Deployment, optimisticLockOn(s.observed.Deployment)); err != nil {
 			return errors.Wrapf(client.IgnoreNotFound(err), "patching Deployment %s", s.key)
@@ -110,6 +101,15 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 	}
 	if d.Event != nil {
 		r.recordEvent(ctx, s, d.Event)
+	}
+	for _, pod := range d.Unmark {
+		live, err := s.livePod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		if err := s.changePod(ctx, live, surge.Unmark); err != nil {
+			return err
+		}
 	}
 	return nil
 }
