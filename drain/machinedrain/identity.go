@@ -93,11 +93,13 @@ type Identity struct {
 
 // Is reports whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and selects
 // exactly this Node, by name and by UID. Admission allows only managers to write these annotations. The management cluster may be another
-// one, from which clusterctl moved the Cluster.
+// one, from which clusterctl moved the Cluster. One that was deleted, and that the manager has let go, does nothing any more, even if a finalizer of another
+// owner keeps it.
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 	machine, served := OwnerMachineOfAnyManager(m, i.Cluster)
 	names, byNameOnly := nodeselection.Names(m)
-	return served && machine.Namespace == i.Machine.Namespace && machine.Name == i.Machine.Name &&
+	hasEnded := !m.DeletionTimestamp.IsZero() && !slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
+	return served && machine.Namespace == i.Machine.Namespace && machine.Name == i.Machine.Name && !hasEnded &&
 		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != "" &&
 		byNameOnly && len(names) == 1 && names[0] == i.Node.Name &&
 		i.Node.UID != "" && m.Annotations[v1alpha1.NodeUIDAnnotation] == string(i.Node.UID)
@@ -117,9 +119,9 @@ func (i Identity) Names() []string {
 type Found struct {
 	// Maintenance is nil if it does not exist.
 	Maintenance *v1alpha1.NodeMaintenance
-	// Name is its name, or the name to create it with. It is empty if NodeMaintenances of other authors have all names.
+	// Name is its name, or the name to create it with. It is empty if all names are taken.
 	Name string
-	// Taken are the names that NodeMaintenances of other authors have.
+	// Taken are the names that NodeMaintenances of other authors have, or deleted ones that finalizers of other owners keep.
 	Taken []string
 }
 
@@ -152,14 +154,15 @@ func (i Identity) FindAmong(all []v1alpha1.NodeMaintenance, found Found) Found {
 	return found
 }
 
-// TakenMessage says that NodeMaintenances of other authors have names that the manager would use. It is empty if no name is taken.
+// TakenMessage says that other NodeMaintenances have names that the manager would use. It is empty if no name is taken.
 func (f Found) TakenMessage() string {
 	if len(f.Taken) == 0 {
 		return ""
 	}
-	message := "NodeMaintenance " + strings.Join(f.Taken, " and NodeMaintenance ") + " was not written by the manager for this Machine and Node, and is not used"
+	message := "NodeMaintenance " + strings.Join(f.Taken, " and NodeMaintenance ") + " was not written by the manager for this Machine and Node, " +
+		"or was deleted and has a finalizer of another owner, and is not used"
 	if f.Name == "" {
-		message += ". Delete one of them so that the drain can start"
+		message += ". Delete one of them, or its finalizers, so that the drain can start"
 	}
 	return message
 }

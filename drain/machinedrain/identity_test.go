@@ -56,6 +56,8 @@ func TestIdentityIs(t *testing.T) {
 		{"M36: rejects a selector with labels", func(m *v1alpha1.NodeMaintenance) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchExpressions = []v1alpha1.NodeSelectorRequirement{{Key: "a", Operator: corev1.NodeSelectorOpExists}}
 		}, false},
+		{"M17: accepts a deleted one that the manager has not let go yet", isBeingDeleted, true},
+		{"M17: rejects a deleted one that a finalizer of another owner keeps", isKeptByAnother, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := anIdentity().Is(maintenanceOf(anIdentity(), tc.change)); got != tc.want {
@@ -65,11 +67,27 @@ func TestIdentityIs(t *testing.T) {
 	}
 }
 
+func isBeingDeleted(m *v1alpha1.NodeMaintenance) {
+	m.DeletionTimestamp = ptr.To(metav1.NewTime(time.Unix(0, 0)))
+	m.Finalizers = append(m.Finalizers, "example.com/audit")
+}
+
+// isKeptByAnother makes a NodeMaintenance one that was deleted, that the manager has let go, and that a finalizer of another owner keeps.
+func isKeptByAnother(m *v1alpha1.NodeMaintenance) {
+	isBeingDeleted(m)
+	m.Finalizers = []string{"example.com/audit"}
+}
+
 func TestIdentityFind(t *testing.T) {
 	id := anIdentity()
 	first, second := id.Names()[0], id.Names()[1]
 	ours := func(name string) *v1alpha1.NodeMaintenance {
 		return maintenanceOf(id, func(m *v1alpha1.NodeMaintenance) { m.Name = name })
+	}
+	kept := func(name string) *v1alpha1.NodeMaintenance {
+		m := ours(name)
+		isKeptByAnother(m)
+		return m
 	}
 	theirs := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("other")}}
 	for _, tc := range []struct {
@@ -85,10 +103,17 @@ func TestIdentityFind(t *testing.T) {
 		{"M36: finds it by the second name", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: ours(second)}, true, second, []string{first}},
 		{"M36: keeps the second name when the first is free again", map[string]*v1alpha1.NodeMaintenance{second: ours(second)}, true, second, nil},
 		{"M36: has no name if both are taken", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: theirs}, false, "", []string{first, second}},
+		{"M17: uses the second name if a finalizer keeps the deleted first", map[string]*v1alpha1.NodeMaintenance{first: kept(first)}, false, second, []string{first}},
+		{"M17: finds the one that replaces it", map[string]*v1alpha1.NodeMaintenance{first: kept(first), second: ours(second)}, true, second, []string{first}},
+		{"M17: has no name if finalizers keep both", map[string]*v1alpha1.NodeMaintenance{first: kept(first), second: kept(second)}, false, "", []string{first, second}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			found := id.Find(tc.named)
+			var all []v1alpha1.NodeMaintenance
+			for _, m := range tc.named {
+				all = append(all, *m)
+			}
+			found := id.FindAmong(all, id.Find(tc.named))
 			g.Expect(found.Maintenance != nil).To(Equal(tc.found))
 			g.Expect(found.Name).To(Equal(tc.as))
 			g.Expect(found.Taken).To(Equal(tc.taken))

@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,19 +75,23 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
-	t.Run("M17: recreates a NodeMaintenance that a user deletes during the drain, and does not uncordon the Node", func(t *testing.T) {
+	t.Run("M17: recreates a NodeMaintenance that a user deletes during the drain, also while a finalizer keeps it, and does not uncordon the Node", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m4")
 		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
 		before := s.maintenanceOf("m4")
+		kept := before.DeepCopy()
+		kept.Finalizers = append(kept.Finalizers, "example.com/audit")
+		s.Expect(s.workload.Client.Patch(s.Context(), kept, client.MergeFrom(before))).To(Succeed())
 		s.Expect(s.workload.Client.Delete(s.Context(), before)).To(Succeed())
 		s.Eventually(func(g Gomega) {
 			now := s.maintenanceOf("m4")
 			g.Expect(now).NotTo(BeNil())
 			g.Expect(now.UID).NotTo(Equal(before.UID))
 		}, soon, pace).Should(Succeed())
+		s.Expect(s.workload.Client.Patch(s.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
 		s.expectGone("m4")
 		s.expectInvariants()

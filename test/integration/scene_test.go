@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -208,8 +209,10 @@ func (s *scene) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 	list := &v1alpha1.NodeMaintenanceList{}
 	s.Expect(s.workload.Client.List(s.Context(), list)).To(Succeed())
 	for i := range list.Items {
-		if list.Items[i].Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine {
-			return &list.Items[i]
+		m := &list.Items[i]
+		hasEnded := !m.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(m, v1alpha1.MaintenanceCompletionFinalizer)
+		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine && !hasEnded {
+			return m
 		}
 	}
 	return nil
