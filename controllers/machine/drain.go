@@ -308,22 +308,22 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	return r.Clusters.WatchFailure(s.clusterKey(), s.node.Name)
 }
 
-// awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them;
-// awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node plugins of CSI drivers, without which
-// no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as in keepRules.
+// awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them, and the drain timeout
+// starts again; awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node plugins of CSI drivers, without
+// which no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as in keepRules.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
+	}
+	course := s.course() // with the wait for volumes, which ends now
+	s.IsDrained, s.VolumeWaitStart, s.IsResumed = false, nil, machinedrain.RestartsForDaemonSets(s.machine, s.maintenance)
+	if err := r.patchMachine(ctx, s, "ending the wait for volumes", s.clock().Record); err != nil {
+		return outcome{}, err
 	}
 	desired, problem, err := r.desired(ctx, s, v1alpha1.DaemonSetPodsDrain)
 	if err != nil {
 		return outcome{}, err
 	}
-	course := s.course() // with the wait for volumes, which ends now
-	if err := r.patchMachine(ctx, s, "ending the wait for volumes", machinedrain.EndVolumeWait); err != nil {
-		return outcome{}, err
-	}
-	s.IsDrained, s.VolumeWaitStart = false, nil
 	if problem != nil {
 		desired.Spec.DrainRules = machinedrain.LiftDaemonSetRule(s.maintenance.Spec.DrainRules)
 	}

@@ -421,12 +421,14 @@ func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
 	return changed
 }
 
-func hasTimeout(m *clusterv1.Machine) bool {
-	return DrainTimeout(m) > 0 || volumeTimeout(m) > 0
+// RestartsForDaemonSets reports whether the drain timeout of a Machine whose drain has ended starts again when the Pods of DaemonSets are to be drained. It
+// does once: while the NodeMaintenance cannot be updated, the timeout counts.
+func RestartsForDaemonSets(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) bool {
+	start, drained := recorded(m, v1alpha1.DrainStartedAnnotation), meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+	return recorded(m, v1alpha1.DrainEndedAnnotation) != nil || recorded(m, v1alpha1.VolumeWaitStartedAnnotation) != nil ||
+		start != nil && drained != nil && start.Before(drained.LastTransitionTime.Time)
 }
 
-// EndVolumeWait removes the end of the drain and the start of the wait for volumes from a Machine. The drain timeout applies again: to the Pods of
-// DaemonSets.
-func EndVolumeWait(m *clusterv1.Machine) (changed bool) {
-	return removeAnnotations(m, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation)
+func hasTimeout(m *clusterv1.Machine) bool {
+	return DrainTimeout(m) > 0 || volumeTimeout(m) > 0
 }
