@@ -62,6 +62,10 @@ const (
 	// RequestedForStage or RequestedForDeletion.
 	RequestedForAnnotation = "maintenance.cluster.x-k8s.io/requested-for"
 
+	// VolumesDetachedAnnotation on a NodeMaintenance that serves a Machine means that the manager has waited for the volumes of the Node, and then removed the
+	// drain rule that skips the Pods of DaemonSets. Without it, the manager restores the rule. Only managers may write it.
+	VolumesDetachedAnnotation = "maintenance.cluster.x-k8s.io/volumes-detached"
+
 	// MachineStageAnnotation on a Machine that is not being deleted requests a NodeMaintenance of its Node. The value is the stage: Idle,
 	// Cordon, Drain or Complete. When the annotation is removed, the NodeMaintenance is completed.
 	MachineStageAnnotation = "maintenance.cluster.x-k8s.io/stage"

@@ -487,6 +487,11 @@ func TestDaemonSetPods(t *testing.T) {
 		m.Spec.DrainRules = rules.Compile(rules.Input{DaemonSetPods: pods}).Rules
 		return m
 	}
+	lifted := compiled(v1alpha1.DaemonSetPodsSkip)
+	machinedrain.Update(lifted, machinedrain.Maintenance(machinedrain.Request{Machine: machine(), Node: &corev1.Node{}, Policy: &drains, Rules: compiled(v1alpha1.DaemonSetPodsDrain).Spec.DrainRules}))
+	restored := lifted.DeepCopy()
+	machinedrain.Update(restored, machinedrain.Maintenance(machinedrain.Request{Machine: machine(), Node: &corev1.Node{}, Policy: &skips, Rules: compiled(v1alpha1.DaemonSetPodsSkip).Spec.DrainRules}))
+	restored.Spec.DrainRules = nil
 	for name, tc := range map[string]struct {
 		policy  *v1alpha1.MachineDrainPolicy
 		present *v1alpha1.NodeMaintenance
@@ -494,8 +499,10 @@ func TestDaemonSetPods(t *testing.T) {
 	}{
 		"R40: skips the Pods of DaemonSets at first":                 {&drains, nil, v1alpha1.DaemonSetPodsSkip},
 		"R40: skips them until the rule is lifted":                   {&drains, compiled(v1alpha1.DaemonSetPodsSkip), v1alpha1.DaemonSetPodsSkip},
-		"R40: drains them after the rule is lifted":                  {&drains, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsDrain},
-		"R40: restores the rule if the policy no longer drains them": {&skips, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsSkip},
+		"R40: drains them after the rule is lifted":                  {&drains, lifted, v1alpha1.DaemonSetPodsDrain},
+		"R40: restores the rule if the policy no longer drains them": {&skips, lifted, v1alpha1.DaemonSetPodsSkip},
+		"M135: restores a rule that another actor has removed":       {&drains, compiled(v1alpha1.DaemonSetPodsDrain), v1alpha1.DaemonSetPodsSkip},
+		"M135: also if the manager had lifted and restored it":       {&drains, restored, v1alpha1.DaemonSetPodsSkip},
 		"R40: skips them without a policy":                           {nil, nil, v1alpha1.DaemonSetPodsSkip},
 	} {
 		t.Run(name, func(t *testing.T) {

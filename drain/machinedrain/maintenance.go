@@ -74,6 +74,9 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 		},
 	}
 	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
+	if DrainsDaemonSets(r.Policy) && !slices.ContainsFunc(r.Rules, isDaemonSetRule) { // see DaemonSetPods
+		m.Annotations[v1alpha1.VolumesDetachedAnnotation] = "true"
+	}
 	hasEnded := recorded(r.Machine, v1alpha1.DrainEndedAnnotation) != nil // if it continues, it has another start
 	if start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation); start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded {
 		m.Annotations[v1alpha1.DrainStartedAnnotation] = start.UTC().Format(time.RFC3339)
@@ -126,6 +129,12 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	if present.Annotations[v1alpha1.RequestedForAnnotation] != purpose || purpose == v1alpha1.RequestedForStage && present.Spec.Reason != desired.Spec.Reason {
 		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.RequestedForAnnotation, purpose)
 		present.Spec.Reason, changed = desired.Spec.Reason, true
+	}
+	if detached := desired.Annotations[v1alpha1.VolumesDetachedAnnotation]; present.Annotations[v1alpha1.VolumesDetachedAnnotation] != detached {
+		changed = true
+		if metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.VolumesDetachedAnnotation, detached); detached == "" {
+			delete(present.Annotations, v1alpha1.VolumesDetachedAnnotation)
+		}
 	}
 	if updateStart(present, desired) {
 		changed = true
@@ -231,9 +240,10 @@ func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.DaemonSetPods == v1alpha1.DaemonSetPodsDrain
 }
 
-// DaemonSetRuleLifted reports whether the drain rules of a Machine's NodeMaintenance no longer skip the Pods of DaemonSets.
+// DaemonSetRuleLifted reports whether a manager has lifted the drain rule of a Machine's NodeMaintenance that skips the Pods of DaemonSets: it had waited for
+// the volumes. That another actor has removed the rule says nothing about them.
 func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
-	return m != nil && !slices.ContainsFunc(m.Spec.DrainRules, isDaemonSetRule)
+	return m != nil && m.Annotations[v1alpha1.VolumesDetachedAnnotation] != "" && !slices.ContainsFunc(m.Spec.DrainRules, isDaemonSetRule)
 }
 
 // LiftDaemonSetRule returns drain rules without the one that skips the Pods of DaemonSets.

@@ -183,7 +183,7 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 	}, mayDeleteNodes())
 	for _, key := range []string{
 		v1alpha1.OwnerClusterAnnotation, v1alpha1.OwnerMachineAnnotation, v1alpha1.OwnerManagementClusterAnnotation, v1alpha1.RequestedForAnnotation,
-		v1alpha1.DrainStartedAnnotation,
+		v1alpha1.DrainStartedAnnotation, v1alpha1.VolumesDetachedAnnotation,
 	} {
 		t.Run("M37: allows only managers to write "+key, func(t *testing.T) {
 			a := all.sub(t)

@@ -118,7 +118,7 @@ func TestGuide(t *testing.T) {
 
 func TestVolumesAfterDaemonSets(t *testing.T) {
 	t.Run("K1: no volume needs to detach once the Pods of DaemonSets are drained", func(t *testing.T) {
-		lifted := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+		lifted := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{v1alpha1.VolumesDetachedAnnotation: "true"}}}
 		lifted.Spec.DrainRules = rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules
 		attached := &volumes.Decision{Waiting: map[volumes.Kind][]string{volumes.Claimed: {"default/logs"}}}
 		volumesOf := func(present *v1alpha1.NodeMaintenance) []string {
