@@ -27,6 +27,8 @@ type Request struct {
 	Node              *corev1.Node
 	// Name defaults to the first of Identity.Names.
 	Name string
+	// Present is the present NodeMaintenance, nil if there is none.
+	Present *v1alpha1.NodeMaintenance
 	// Policy is the policy that the Machine follows. It is nil if the policy was deleted after the hook was set; the defaults then apply.
 	Policy *v1alpha1.MachineDrainPolicy
 	Rules  []v1alpha1.DrainRule
@@ -78,7 +80,11 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 		m.Annotations[v1alpha1.VolumesDetachedAnnotation] = "true"
 	}
 	hasEnded := recorded(r.Machine, v1alpha1.DrainEndedAnnotation) != nil // if it continues, it has another start
-	if start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation); start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded {
+	start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation)
+	if start == nil && r.Present != nil { // it may have begun for a former deletion of the Machine
+		start = notBefore(r.Present.OwnDrainStart(), recordsFrom(r.Machine))
+	}
+	if start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded {
 		m.Annotations[v1alpha1.DrainStartedAnnotation] = start.UTC().Format(time.RFC3339)
 	}
 	return m

@@ -110,13 +110,13 @@ func TestMaintenanceStart(t *testing.T) {
 		{name: "M97: restores the recorded start", started: ptr.To(90), timeout: 600, recorded: recorded, present: "2020-01-01T00:00:00Z", want: recorded},
 		{name: "M97: removes a start that the Machine does not record", started: ptr.To(90), timeout: 600, present: recorded},
 		{name: "M97: removes the start with the timeout", started: ptr.To(90), recorded: recorded, present: recorded},
+		{name: "M97: a NodeMaintenance of a former deletion, before clusterctl move, counts from the deletion", started: ptr.To(-2100), timeout: 600, want: after(0).Format(time.RFC3339)},
 		{name: "M97: ignores an invalid record", started: ptr.To(90), timeout: 600, recorded: "soon"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			owner := machine(isDeleted, timeouts(tc.timeout, 0), annotated(v1alpha1.DrainStartedAnnotation, tc.recorded))
-			desired := machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}})
-			present := desired.DeepCopy()
+			present := machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}})
 			present.CreationTimestamp = metav1.NewTime(at.Add(time.Second))
 			if delete(present.Annotations, v1alpha1.DrainStartedAnnotation); tc.present != "" {
 				present.Annotations[v1alpha1.DrainStartedAnnotation] = tc.present
@@ -124,6 +124,7 @@ func TestMaintenanceStart(t *testing.T) {
 			if tc.started != nil {
 				present.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(after(*tc.started))}}
 			}
+			desired := machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}, Present: present})
 			g.Expect(machinedrain.Update(present, desired)).To(Equal(tc.present != tc.want))
 			g.Expect(present.Annotations[v1alpha1.DrainStartedAnnotation]).To(Equal(tc.want))
 			if tc.started != nil && tc.timeout > 0 {
