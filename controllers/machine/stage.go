@@ -31,7 +31,7 @@ const eventInvalidStage = "InvalidStage"
 //	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► allow the update ─► report
 //	none, Complete:  withdraw the permission of the update ─► complete and delete the NodeMaintenance ─► enable remediation ─► report
 //
-// It also ends a drain that another management cluster has left behind on the Node, also if no policy selects the Machine.
+// It also ends a drain that another management cluster or a former deletion has left behind on the Node, also if no policy selects the Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !s.mayHaveStage() {
 		return reconcile.Result{}, nil
@@ -41,9 +41,8 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	var condition metav1.Condition
 	switch {
-	case s.maintenance != nil && machinedrain.OrphanedByMove(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
-		ctrl.LoggerFrom(ctx).Info("The Machine is no longer being deleted after a move from another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
-		return reconcile.Result{}, r.completeMaintenance(ctx, s)
+	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
+		return r.endOrphaned(ctx, s)
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
 		return reconcile.Result{}, nil // the policy does not require a stage any more
 	case problem != "":
@@ -61,6 +60,21 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
+}
+
+// endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines may lag behind
+// the deletion.
+func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Result, error) {
+	machines := &clusterv1.MachineList{}
+	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Name}
+	if err := r.APIReader.List(ctx, machines, client.InNamespace(s.machine.Namespace), named); err != nil {
+		return reconcile.Result{}, errors.Wrapf(err, "looking for the deletion of Machine %s", klog.KObj(s.machine))
+	}
+	if len(machines.Items) != 1 || machines.Items[0].UID != s.machine.UID || !machines.Items[0].DeletionTimestamp.IsZero() {
+		return reconcile.Result{RequeueAfter: observeRetry}, nil
+	}
+	ctrl.LoggerFrom(ctx).Info("The Machine is not being deleted, as it was before in this or another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
+	return reconcile.Result{}, r.completeMaintenance(ctx, s)
 }
 
 // pollStage returns after how long a maintenance without deletion is reconciled again, if no event triggers it. Neither the creation of a Node nor

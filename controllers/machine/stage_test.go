@@ -28,14 +28,18 @@ func newScheme() *runtime.Scheme {
 	return fakes.Scheme()
 }
 
-func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
+func TestOrphanedWithoutPolicy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policies []client.Object
+		from     string // the management cluster in which the drain began
+		deleted  bool   // according to the API server
 		ended    bool
 	}{
-		"M16: ends the drain of a moved Machine that no policy selects": {[]client.Object{ofOtherMachines("c")}, true},
-		"M16: reads nothing of a workload cluster that is not watched":  {nil, false},
-		"M16: reads nothing if policies select only other Clusters":     {[]client.Object{ofOtherMachines("other")}, false},
+		"M16: ends the drain of a moved Machine that no policy selects":                 {[]client.Object{ofOtherMachines("c")}, "there", false, true},
+		"M16: reads nothing of a workload cluster that is not watched":                  {nil, "there", false, false},
+		"M16: reads nothing if policies select only other Clusters":                     {[]client.Object{ofOtherMachines("other")}, "there", false, false},
+		"M136: ends the drain of a Machine that a snapshot has restored":                {[]client.Object{ofOtherMachines("c")}, "here", false, true},
+		"M136: keeps the drain of a Machine whose deletion the watch has not delivered": {[]client.Object{ofOtherMachines("c")}, "here", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -47,11 +51,17 @@ func TestOrphanedByMoveWithoutPolicy(t *testing.T) {
 				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
 				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
 			}
-			left := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "there", Cluster: key, Machine: machine, Node: node})
+			left := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: tc.from, Cluster: key, Machine: machine, Node: node})
 			left.Finalizers = nil
+			stored := machine.DeepCopy()
+			if stored.Finalizers = []string{clusterv1.MachineFinalizer}; tc.deleted {
+				stored.DeletionTimestamp = new(metav1.Now())
+			}
+			byName := func(object client.Object) []string { return []string{object.GetName()} }
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, left).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
+			r.APIReader = fake.NewClientBuilder().WithScheme(newScheme()).WithIndex(stored, "metadata.name", byName).WithObjects(stored).Build()
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			err = remote.Get(t.Context(), client.ObjectKeyFromObject(left), left)

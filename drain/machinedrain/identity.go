@@ -33,15 +33,15 @@ func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.Namespa
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok
 }
 
-// OrphanedByMove reports whether a NodeMaintenance serves a deletion or a rollout of this running Machine that began in another management
-// cluster. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), so no controller
-// continues it here. A maintenance that the Machine's stage annotation requests moves with the annotation.
-func OrphanedByMove(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+// IsOrphaned reports whether a NodeMaintenance serves a deletion of this running Machine, or a rollout that began in another management cluster, so that no
+// controller continues it here. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), nor does a
+// management cluster that is restored from an earlier snapshot, and a Machine may be created again under its name. A maintenance that the Machine's stage
+// annotation requests moves with the annotation.
+func IsOrphaned(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
 	owner, served := OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName})
-	return served && owner.Name == machine.Name && machine.DeletionTimestamp.IsZero() &&
-		m.Spec.Stage != v1alpha1.StageComplete &&
-		m.Annotations[v1alpha1.RequestedForAnnotation] != v1alpha1.RequestedForStage &&
-		!IsOfManagementCluster(m, managementCluster)
+	purpose := m.Annotations[v1alpha1.RequestedForAnnotation]
+	return served && owner.Name == machine.Name && machine.DeletionTimestamp.IsZero() && m.Spec.Stage != v1alpha1.StageComplete &&
+		purpose != v1alpha1.RequestedForStage && (purpose == v1alpha1.RequestedForDeletion || !IsOfManagementCluster(m, managementCluster))
 }
 
 // IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or hooks of other owners hold its

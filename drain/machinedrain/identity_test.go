@@ -278,8 +278,8 @@ func TestIsSuspendedWithoutMachine(t *testing.T) {
 	}
 }
 
-func TestOrphanedByMove(t *testing.T) {
-	t.Run("M16: reverts the drain of a deletion that clusterctl move does not preserve, and no other drain", func(t *testing.T) {
+func TestIsOrphaned(t *testing.T) {
+	t.Run("M16, M136: reverts the drain of a deletion that clusterctl move or a restored snapshot does not preserve, and no other drain", func(t *testing.T) {
 		cases := map[string]struct {
 			change   func(*v1alpha1.NodeMaintenance, *clusterv1.Machine)
 			orphaned bool
@@ -287,6 +287,12 @@ func TestOrphanedByMove(t *testing.T) {
 			"started in another management cluster": {orphaned: true},
 			"started here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "here"
+			}},
+			"started here, for a deletion that a snapshot does not have": {orphaned: true, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
+			}},
+			"announces a rollout here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForRollout
 			}},
 			"the Machine is being deleted here as well": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
 				machine.DeletionTimestamp = ptr.To(metav1.NewTime(time.Unix(0, 0)))
@@ -318,7 +324,7 @@ func TestOrphanedByMove(t *testing.T) {
 			if c.change != nil {
 				c.change(m, machine)
 			}
-			g.Expect(machinedrain.OrphanedByMove(m, machine, "here")).To(Equal(c.orphaned), name)
+			g.Expect(machinedrain.IsOrphaned(m, machine, "here")).To(Equal(c.orphaned), name)
 		}
 	})
 }
