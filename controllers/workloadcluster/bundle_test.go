@@ -116,6 +116,37 @@ func TestDisconnectsUnmanaged(t *testing.T) {
 	}
 }
 
+func TestManagedWithoutPolicy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		reason      string
+		managed     bool
+	}{
+		"a Machine whose update in place was allowed":             {reason: v1alpha1.ReasonMachineDrained, managed: true},
+		"a Machine whose maintenance completes":                   {reason: v1alpha1.ReasonMachineCompleting, managed: true},
+		"a Machine whose drain in place no policy requires now":   {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{v1alpha1.DrainRequestedAnnotation: "2026-01-01T00:00:00Z/m"}, managed: true},
+		"a Machine whose cordon no policy requires now":           {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{clusterv1.MachineSkipRemediationAnnotation: v1alpha1.HookOwner}, managed: true},
+		"no Machine that a policy has selected":                   {reason: v1alpha1.ReasonNotManaged},
+		"only Machines whose maintenance is over, or never began": {},
+	} {
+		t.Run("R63: manages a Cluster that no policy selects while it has a maintenance to end: it has "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			r, key := over(fake.NewClientBuilder().Build())
+			g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
+			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: key.Namespace, Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: key.Name}, Annotations: tc.annotations,
+			}}
+			if tc.reason != "" {
+				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: tc.reason}}
+			}
+			g.Expect(r.Client.Create(t.Context(), m)).To(Succeed())
+			cluster, err := r.managedCluster(t.Context(), key)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cluster != nil).To(Equal(tc.managed))
+		})
+	}
+}
+
 func TestRestoredBeforeFailure(t *testing.T) {
 	t.Run("M51: reports what was restored before another object was refused", func(t *testing.T) {
 		g := NewWithT(t)

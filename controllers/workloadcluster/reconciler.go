@@ -196,7 +196,7 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		r.reportMissing(ctx, cluster, applied.Missing)
 	}
 	r.checks.Store(key, check{at: now, applied: applied})
-	draining, err := r.hasDrains(ctx, key)
+	draining, err := r.hasMachine(ctx, key, machinedrain.IsDraining)
 	if draining || r.Clusters.CurrentObservation(key) != nil {
 		return drainingCheckInterval, true, err
 	}
@@ -259,7 +259,7 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them", strings.Join(missing, ", "))
 }
 
-// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it or one of its Machines is being drained. It returns nil otherwise, and if
+// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a NodeMaintenance. It returns nil otherwise, and if
 // the Cluster does not exist or is paused.
 func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
@@ -290,18 +290,18 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 	if len(r.Unread.List("MachineDrainPolicy", key.Namespace)) > 0 && r.Clusters.IsOpen(key) { // the policy may select the Cluster
 		return cluster, nil
 	}
-	if drains, err := r.hasDrains(ctx, key); err != nil || !drains {
+	if found, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || !found {
 		return nil, err
 	}
 	return cluster, nil
 }
 
-// hasDrains reports whether a Machine of the Cluster is being drained. Such a drain continues even if its policy has been deleted.
-func (r *Reconciler) hasDrains(ctx context.Context, cluster types.NamespacedName) (bool, error) {
+// hasMachine reports whether the Cluster has a Machine that matches.
+func (r *Reconciler) hasMachine(ctx context.Context, cluster types.NamespacedName, matches func(*clusterv1.Machine) bool) (bool, error) {
 	list := &clusterv1.MachineList{}
 	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
-		if machinedrain.IsDraining(&list.Items[i]) {
+		if matches(&list.Items[i]) {
 			return true, nil
 		}
 	}

@@ -31,6 +31,14 @@ func IsDraining(m *clusterv1.Machine) bool {
 	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
 }
 
+// MayHaveMaintenance reports whether a NodeMaintenance may exist for a Machine whose policy was deleted: it is being drained, its condition says so, or its
+// maintenance has set an annotation.
+func MayHaveMaintenance(m *clusterv1.Machine) bool {
+	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
+	isReported := condition != nil && condition.Reason != v1alpha1.ReasonNotManaged && condition.Reason != v1alpha1.ReasonMachineCompleted
+	return IsDraining(m) || isReported || drainRequested(m) != nil || m.Annotations[clusterv1.MachineSkipRemediationAnnotation] == v1alpha1.HookOwner
+}
+
 // RequestedAt returns when the drain of a Machine was requested: by its deletion, its stage annotation or an in-place update. It returns nil if it was not.
 func RequestedAt(m *clusterv1.Machine) *time.Time {
 	if !m.DeletionTimestamp.IsZero() {
