@@ -60,8 +60,7 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
 		c.Drained, c.Volumes, c.outdated, c.resumed = nil, nil, isOutdated(m, maintenance), true
 	}
-	present, found := maintenance.Get()
-	if found && c.Drain == nil && c.Held == nil {
+	if present, found := maintenance.Get(); found && c.Drain == nil && c.Held == nil {
 		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
 		// The drain has continued later, and the clock of this manager is behind.
 		if start := present.DrainStart(); start != nil && start.After(now) && !start.Equal(*c.Drain) {
@@ -71,14 +70,14 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	switch {
 	case c.Drain == nil && waitsForTurn(m):
 		c = c.waitingSince(cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now))
-	case c.Volumes != nil, c.Drain != nil && c.Drained == nil && found && present.Spec.Stage == v1alpha1.StageDrain:
+	case c.Volumes != nil, c.IsGranted() && drains(maintenance):
 		c.Blocked = nil
 	}
 	return c
 }
 
-// IsGranted reports whether the Machine got the turn while something prevented its drain, and has not used it. Its drain timeout counts, and the drain gets
-// the whole timeout when it begins.
+// IsGranted reports whether the Machine has recorded the turn before the drain, which something may prevent, and has not used it. Its drain timeout
+// counts, and the drain gets the whole timeout when it begins.
 func (c Clock) IsGranted() bool { return c.Drain != nil && c.Drained == nil && c.Blocked != nil }
 
 // drainEnd returns when the drain ended, nil if it has not. A record in the future is of a manager whose clock was ahead.
@@ -102,8 +101,12 @@ func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
 // keepsStart reports whether the recorded start of the drain may count: the NodeMaintenance drains the Node, or is not known, or the record keeps the turn of
 // the Machine, see turnBegan.
 func keepsStart(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
+	return !maintenance.IsKnown() || drains(maintenance) || turnBegan(m) != nil
+}
+
+func drains(maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	present, found := maintenance.Get()
-	return !maintenance.IsKnown() || found && present.Spec.Stage == v1alpha1.StageDrain || turnBegan(m) != nil
+	return found && present.Spec.Stage == v1alpha1.StageDrain
 }
 
 // waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained again.
@@ -131,7 +134,7 @@ func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 		c.Blocked = nil
 		c = c.waitingSince(cmp.Or(c.Waiting, notBeforeRequest(m, now)))
 	case turn.Overdue: // Machines that have waited longer must know, even if the NodeMaintenance cannot be updated, and several must not begin
-		c = c.WithResumption(now)
+		c = c.withUnusedTurn(now)
 	case c.outdated:
 		c = c.WithResumption(*notBeforeRequest(m, now))
 	case c.Waiting != nil: // the turn has come
@@ -159,9 +162,14 @@ func (c Clock) WithGrantedTurn(now time.Time) Clock {
 	if c.Waiting == nil {
 		return c
 	}
-	granted := c.WithResumption(now)
-	granted.Blocked = c.Blocked
-	return granted
+	return c.withUnusedTurn(now)
+}
+
+// withUnusedTurn starts the drain of a Machine before it is known whether anything prevents it, see IsGranted.
+func (c Clock) withUnusedTurn(now time.Time) Clock {
+	started := c.WithResumption(now)
+	started.Blocked = cmp.Or(c.Blocked, &now)
+	return started
 }
 
 // WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or

@@ -378,9 +378,9 @@ func TestRecord(t *testing.T) {
 		{"M93: records that a Machine without a timeout waits for a turn: a timeout may be set during an outage", machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(nil), after(5)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1}, m, after(5))
 		}, map[string]string{v1alpha1.WaitingForTurnAnnotation: at(5)}},
-		{"M37: records the start of a drain that Machines which have waited longer do not expect", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5))), func(m *clusterv1.Machine) machinedrain.Clock {
+		{"M37, M122: records an overdue turn, which other Machines do not expect, as one that is not used yet", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5))), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(nil), after(35)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1, Before: 1, Overdue: true}, m, after(35))
-		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(35)}},
+		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(35), v1alpha1.DrainBlockedAnnotation: at(35)}},
 		{"M92: removes the records of waits that are over", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5), v1alpha1.DrainBlockedAnnotation, at(6))), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(draining(60)), after(100))
 		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60)}},
