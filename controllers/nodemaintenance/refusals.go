@@ -47,10 +47,11 @@ func (s *scope) collect(ctx context.Context, doing string, err error) error {
 // be refused, so that the condition is the same in each reconciliation.
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
 	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
-	if message != "" {
-		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
-	} else {
+	switch {
+	case message == "":
 		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
+	case !r.isReported(s): // the message may differ each time, and each write of the status is followed by another reconciliation
+		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
 	}
 	if apiequality.Semantic.DeepEqual(before, s.maintenance.Status.Conditions) {
 		return message == "", nil
@@ -60,11 +61,18 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
 	}
+	r.statuses.Record(s.request, s.now)
 	if message != "" {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
 	}
 	s.before, s.maintenance.ResourceVersion = changed, changed.ResourceVersion
 	return message == "", nil
+}
+
+// isReported reports whether the condition has said a moment ago that writes were refused.
+func (r *Reconciler) isReported(s *scope) bool {
+	return meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed) &&
+		s.now.Before(r.statuses.NextWrite(s.request, s.now, refusedBackoff(s)))
 }
 
 // refusedBackoff returns the delay before refused writes are repeated: the time for which writes have been refused, within limits.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -75,13 +76,14 @@ func TestRefusedEnd(t *testing.T) {
 			if tc.nodeDeleted {
 				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m", v1alpha1.OwnerClusterAnnotation: "fleet/c", v1alpha1.NodeUIDAnnotation: "b"}
 			}
-			refusing, reports := true, 0
+			refusing, reports, answers := true, 0, 0
 			check := func(object client.Object, subresource string) error {
 				if object.GetName() == m.Name && subresource != "" {
 					reports++
 				}
 				if refusing && tc.refuses(object, subresource) {
-					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), nil)
+					answers++ // as a webhook whose connection is reset, each time from another port
+					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 				}
 				return nil
 			}
