@@ -103,8 +103,8 @@ type MachineDrainPolicySpec struct {
 	// +default=true
 	ExcludeFromLoadBalancers *bool `json:"excludeFromLoadBalancers,omitempty"`
 
-	// maxParallelDrains is the maximum number of Nodes of a Cluster that are drained at the same time. It is a number, or a percentage
-	// of the Cluster's worker Machines, rounded down, but at least one. If it is not set, there is no limit.
+	// maxParallelDrains is the maximum number of Nodes of a Cluster whose Machines follow this policy and that are drained at the same time. It is a
+	// number, or a percentage of the Cluster's worker Machines, rounded down, but at least one. If it is not set, there is no limit.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"

@@ -127,6 +127,10 @@ const (
 	// the Machine has no timeout, since one may be set while the workload cluster is unreachable.
 	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"
 
+	// TurnLimitAnnotation is the limit under which the Machine waits for a turn, the policy that sets it, and the UID of the Machine: 25%,workers/6a1ff5c1-….
+	// The limit holds while no policy selects the Machine. With another UID, it is a copy and means nothing.
+	TurnLimitAnnotation = "maintenance.cluster.x-k8s.io/turn-limit"
+
 	// DrainBlockedAnnotation is the time since which something has prevented the drain from beginning, or kept the manager from observing
 	// whether it has begun: for example the first failed attempt to connect to the workload cluster.
 	DrainBlockedAnnotation = "maintenance.cluster.x-k8s.io/drain-blocked"

@@ -41,7 +41,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	case s.HeldByHooks && s.hasUnreadPolicy(): // it may ignore the hooks
 		result.message += "\n" + s.unreadProblem().Message
 	case s.unselected:
-		result.message += "\n" + machinedrain.WithoutPolicy
+		result.message += "\n" + machinedrain.WithoutPolicyMessage(s.machine, result.reason)
 	case s.undecided != nil:
 		result.message += "\n" + machinedrain.UndecidedMessage(s.undecided)
 	}

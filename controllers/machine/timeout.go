@@ -30,8 +30,8 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
 		clock.Blocked = nil
 	}
-	recorded := clock.Record(changed)
-	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !overdue {
+	recorded, limited := clock.Record(changed), clock.RecordLimit(changed, s.policy)
+	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !limited && !overdue {
 		return nil
 	}
 	if !r.mayPatch(s) {

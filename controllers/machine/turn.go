@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// turn returns the Turn of the Machine: whether its drain may start, or waits because of the policy's maxParallelDrains.
+// turn returns the Turn of the Machine: whether its drain may start, or waits because of maxParallelDrains.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
 	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance, s.now) {
 		return machinedrain.Turn{}, nil
@@ -34,7 +34,8 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
-	self := machinedrain.ContenderOf(s.machine)
+	self, limit := machinedrain.ContenderOf(s.machine), machinedrain.LimitOf(s.machine, s.policy)
+	self.Policy = limit.Policy
 	switch invalid, err := r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); {
 	case err != nil:
 		return machinedrain.Turn{}, err
@@ -43,7 +44,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	default:
 		self.Obstacle = r.obstacle(s)
 	}
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(s.policy.Spec.MaxParallelDrains, workers), s.now), nil
+	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
 }
 
 // obstacle returns what has blocked a Machine. After a block has ended, others that were blocked by the same may not have been
@@ -81,7 +82,12 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 		return nil, false
 	}
-	latest, granted, err := machinedrain.BlindTurn(s.machine, clock, machines, r.isHeld(ctx, s), s.now)
+	observe := r.policyOf(ctx, s)
+	isHeld := func(machine *clusterv1.Machine) (bool, error) {
+		_, held, err := observe(machine)
+		return held, err
+	}
+	latest, granted, err := machinedrain.BlindTurn(s.machine, clock, machines, isHeld, s.now)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 	}
@@ -93,9 +99,10 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 
 // turnOfBlocked returns the turn of a Machine whose step before the turn waits or fails, nil if it is not known: those of other Machines are observed, and
 // their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
-// Without a policy, which may be missing for a moment only, all would have turns at once: blindTurn decides then.
+// Without a limit, because the policy is missing, maybe for a moment only, all would have turns at once: blindTurn decides then.
 func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.Client) *machinedrain.Turn {
-	if remote == nil || s.Turn != nil || s.policy == nil || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
+	isLimitKnown := s.policy != nil || machinedrain.LimitOf(s.machine, nil).Max != nil
+	if remote == nil || s.Turn != nil || !isLimitKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
 		return nil
 	}
 	observed := *s
@@ -135,7 +142,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	if err != nil {
 		return nil, 0, err
 	}
-	hasInvalidRules, isHeld := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.isHeld(ctx, s)
+	hasInvalidRules, policyOf := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.policyOf(ctx, s)
 	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
 		observed = machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
 		node := &corev1.Node{}
@@ -143,7 +150,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
 		}
 		observed.Node = node
-		if observed.IsHeld, err = isHeld(machine); err != nil {
+		if observed.Policy, observed.IsHeld, err = policyOf(machine); err != nil {
 			return observed, err
 		}
 		// The rules are evaluated only if they were invalid when the Machine was last reconciled. They may have just been fixed.
@@ -177,18 +184,18 @@ func (r *Reconciler) blockOf(machine *clusterv1.Machine) block {
 	return known
 }
 
-// isHeld returns a function that reports whether the drain of a Machine of the Cluster is held, see machinedrain.ObservedDrain.
-func (r *Reconciler) isHeld(ctx context.Context, s *scope) func(*clusterv1.Machine) (bool, error) {
+// policyOf returns a function that returns the policy of a Machine of the Cluster, and whether its drain is held, see machinedrain.ObservedDrain.
+func (r *Reconciler) policyOf(ctx context.Context, s *scope) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isHeld bool, _ error) {
 	policyOf := r.Maintenances.PolicyOf(ctx, s.cluster)
-	return func(machine *clusterv1.Machine) (bool, error) {
-		if r.Filter.ResponsibilityFor(machine) != machinedrain.Reconciles {
-			return true, nil
-		}
+	return func(machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) {
 		policy, isUnread, err := policyOf(machine)
-		if s.cluster == nil || err != nil { // it is not known
-			return false, err
+		switch {
+		case r.Filter.ResponsibilityFor(machine) != machinedrain.Reconciles:
+			return policy, true, nil
+		case s.cluster == nil || err != nil: // it is not known
+			return nil, false, err
 		}
-		return isUnread || !machinedrain.WantsDrain(machine, policy), nil
+		return policy, isUnread || !machinedrain.WantsDrain(machine, policy), nil
 	}
 }
 
@@ -229,8 +236,8 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	return waiting, nil
 }
 
-// wakeUps is how many of the longest-waiting Machines are reconciled when a drain ends. More than one, because several drains may end at
-// the same time.
+// wakeUps is how many of the longest-waiting Machines of each policy are reconciled when a drain ends. More than one, because several drains may end
+// at the same time.
 const wakeUps = 16
 
 // turnRetry is how often a waiting Machine is reconciled without an event. A draining Machine whose Node becomes unreachable permits
@@ -246,9 +253,12 @@ func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reco
 	}
 	waiting := slices.DeleteFunc(machines, func(m clusterv1.Machine) bool { return !machinedrain.IsDraining(&m) || !mayWaitForTurn(&m) })
 	slices.SortFunc(waiting, func(a, b clusterv1.Machine) int { return machinedrain.OldestRequestFirst(&a, &b) })
-	requests := make([]reconcile.Request, 0, wakeUps)
-	for i := range waiting[:min(wakeUps, len(waiting))] {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})
+	requests, ofPolicy := make([]reconcile.Request, 0, wakeUps), map[string]int{}
+	for i := range waiting {
+		policy := machinedrain.LimitOf(&waiting[i], nil).Policy
+		if ofPolicy[policy]++; ofPolicy[policy] <= wakeUps {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&waiting[i])})
+		}
 	}
 	return requests
 }

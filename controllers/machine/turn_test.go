@@ -312,6 +312,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		policy  bool // can be read
 		missing bool // it was deleted
 		unasked bool // the step has failed since the Machine was deleted
+		waited  bool // the Machine has recorded its limit
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
@@ -320,6 +321,8 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		"M39: gets none without a drain timeout, because nothing would end it":                                  {limit: 2, state: answers, policy: true},
 		"M93: gets none while the workload cluster does not answer":                                             {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
 		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
+		"M126: gets one under the limit under which it has waited before":                                       {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, granted: true},
+		"M126: gets none while that limit is reached":                                                           {limit: 1, timeout: 60, state: answers, policy: true, missing: true, waited: true},
 		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
 		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout":    {limit: 1, timeout: 60, state: answers, policy: true, unasked: true},
 		"M39: gets the turn that comes, without having recorded that it waits":                                  {limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true},
@@ -353,6 +356,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			}
 			self := machines[0]
 			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(tc.timeout)
+			if tc.waited {
+				machinedrain.Clock{Waiting: &now}.RecordLimit(self, policy)
+			}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(self).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, is := list.(*v1alpha1.MachineDrainPolicyList); is && !tc.policy {
@@ -439,6 +445,74 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 			g.Expect(isNamed).NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
 		})
 	}
+}
+
+func TestTurnWithoutPolicy(t *testing.T) {
+	t.Run("M126: a Machine that waits for a turn when its policy goes waits under the same limit, also if it is held by hooks meanwhile", func(t *testing.T) {
+		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		drains, self, node := deletedMachine(), deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		for i, m := range []*clusterv1.Machine{drains, self} {
+			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+		}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
+		r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
+		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
+		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node).WithObjects(maintenances...)
+			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote.Build(), now: now}
+			s.findHooks()
+			s.HeldByHooks = len(s.hooks) > 0
+			turn, err := r.turn(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			s.Turn = &turn
+			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+			return s
+		}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
+		waits := turn(self, policy, drain).machine
+		g.Expect(turn(waits, nil, drain).Turn.Now()).To(BeFalse())
+		g.Expect(machinedrain.WithoutPolicyMessage(waits, v1alpha1.ReasonWaitingForTurn)).To(ContainSubstring("maxParallelDrains of MachineDrainPolicy all"))
+
+		hooked := waits.DeepCopy()
+		hooked.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other"] = "other"
+		held := turn(hooked, nil, drain).machine
+		g.Expect(machinedrain.IsHeldByHooks(held)).To(BeTrue())
+		delete(held.Annotations, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other")
+		g.Expect(turn(held, nil, drain).Turn.Now()).To(BeFalse())
+
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(drains), drains)).To(Succeed())
+		machinedrain.Release(drains, true, true)
+		g.Expect(management.Update(t.Context(), drains)).To(Succeed())
+		g.Expect(turn(waits, nil, drain).Turn.Now()).To(BeTrue())
+	})
+}
+
+func TestNextInLineOfEachPolicy(t *testing.T) {
+	t.Run("M127: the Machines that wait longest under each limit are reconciled when a drain ends", func(t *testing.T) {
+		g, now, management := NewWithT(t), time.Now(), fake.NewClientBuilder().WithScheme(newScheme())
+		for i := range 2 * wakeUps {
+			m, policy := deletedMachine(), &v1alpha1.MachineDrainPolicy{}
+			m.Name, m.Labels = string(rune('a'+i)), map[string]string{clusterv1.ClusterNameLabel: "c"}
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i) * time.Second)))
+			policy.Name, policy.Spec.MaxParallelDrains = "web", ptr.To(intstr.FromInt32(1))
+			if i == 2*wakeUps-1 {
+				policy.Name = "storage"
+			}
+			machinedrain.Clock{Waiting: &now}.RecordLimit(m, policy)
+			management.WithObjects(m)
+		}
+		r := &Reconciler{Client: management.Build()}
+		ended := deletedMachine()
+		ended.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}
+		requests := r.nextInLine(t.Context(), ended)
+		g.Expect(requests).To(HaveLen(wakeUps + 1))
+		g.Expect(requests[wakeUps].Name).To(Equal(string(rune('a' + 2*wakeUps - 1))))
+	})
 }
 
 func TestTurnThatIsUsedLater(t *testing.T) {

@@ -25,7 +25,7 @@ const (
 	WaitingForConnection = "Waiting for a connection to the workload cluster"
 	// DrainedByClusterAPI is added to the message of a Machine that is released although it is not confirmed that no Pod is left on its Node.
 	DrainedByClusterAPI = "\nCluster API drains the Node: this provider could not confirm that no Pod is left on it"
-	// WithoutPolicy is added to the message of a drain whose MachineDrainPolicy was deleted or changed.
+	// WithoutPolicy is the message of WithoutPolicyMessage for a drain that does not wait for a turn.
 	WithoutPolicy = "No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"
 )
 

@@ -22,6 +22,8 @@ import (
 // are not contenders: their rollouts never wait for workers.
 type Contender struct {
 	Name string
+	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
+	Policy string
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
 	Requested time.Time
 	// Resumed is when hooks of other owners no longer held the drain, and the Machine began to wait for a turn; zero if they never held it.
@@ -114,11 +116,11 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
-// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy sets maxParallelDrains. present is its NodeMaintenance, nil if it has
-// none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with a lost Node never waits. A drain that
-// has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
+// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf. present is its
+// NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with a lost Node never
+// waits. A drain that has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := policy != nil && policy.Spec.MaxParallelDrains != nil && !isControlPlane(m) && !isLost(node, now)
+	isLimited := LimitOf(m, policy).Max != nil && !isControlPlane(m) && !isLost(node, now)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
 	return isLimited && !drains && turnBegan(m) == nil
 }
@@ -154,6 +156,8 @@ type ObservedDrain struct {
 	Node *corev1.Node
 	// Maintenance is its NodeMaintenance in stage Drain, or nil.
 	Maintenance *v1alpha1.NodeMaintenance
+	// Policy is the one that the Machine follows, nil if it follows none, or if it is not known which.
+	Policy *v1alpha1.MachineDrainPolicy
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
 	HasInvalidRules bool
 	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at least, and
@@ -221,7 +225,7 @@ var blockedReasons = []string{
 
 func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	c := ContenderOf(m)
-	c.Obstacle = ObstacleOf(m, observed)
+	c.Policy, c.Obstacle = LimitOf(m, observed.Policy).Policy, ObstacleOf(m, observed)
 	if drain := observed.Maintenance; drain != nil && !WasHeldByHooks(m) {
 		c.Draining, c.Began = true, DrainBegan(drain)
 	} else if began := turnBegan(m); began != nil { // its NodeMaintenance is recreated or resumed
@@ -262,8 +266,8 @@ const settling = 2 * time.Second
 
 // Turn says whether maxParallelDrains permits the drain of a Machine.
 type Turn struct {
-	// Draining is the number of other Machines that drain, and Before the number of those that have waited longer. The drain may start while
-	// their sum is less than Limit. Limit 0 means no limit.
+	// Draining is the number of other Machines under the same limit that drain, and Before the number of those that have waited longer. The drain may
+	// start while their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
 	// Settles is when all Machines whose drains were requested, or whose holds ended, in the same second are known, zero if they are.
 	Settles time.Time
@@ -321,13 +325,14 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
-// TurnOf decides when a Machine drains, among all contenders of its Cluster: the oldest request is first. The order is the same for all of them, so
-// their decisions agree even if some have not observed yet that another drain has started, but for obstacles, which the manager keeps in memory. A limit
-// of 0 means no limit. Of several overdue Machines only the oldest request starts.
+// TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first. The order is the
+// same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but for obstacles, which the manager
+// keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
 	}
+	all = slices.DeleteFunc(slices.Clone(all), func(other Contender) bool { return other.Policy != "" && other.Policy != self.Policy })
 	lastBegan := lastDrainBegan(self, all)
 	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now), Longest: longestDraining(all)}
 	isBlocked := false

@@ -38,6 +38,12 @@ func within(seconds int, c machinedrain.Contender) machinedrain.Contender {
 	return c
 }
 
+// of returns the contender that follows a policy.
+func of(policy string, c machinedrain.Contender) machinedrain.Contender {
+	c.Policy = policy
+	return c
+}
+
 func blocked(c machinedrain.Contender) machinedrain.Contender {
 	c.Obstacle = machinedrain.Blocked
 	return c
@@ -100,6 +106,10 @@ func TestTurnOf(t *testing.T) {
 		{"M37: makes the later one wait", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
 		{"M37: makes the later deletion of two that are overdue wait, also if the other one waits for invalid rules", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
 		{"M6: waits for invalid rules no longer than the drain timeout behind an older deletion that has none", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 50, true},
+		{"M127: is not counted for Machines of another policy, however old", of("storage", contender("c", 3)), []machinedrain.Contender{of("web", began(contender("a", 1), 1)), of("web", contender("b", 2))}, 1, 9, true},
+		{"M127: waits for an older deletion of its policy", of("storage", contender("c", 3)), []machinedrain.Contender{of("storage", contender("b", 2))}, 1, 9, false},
+		{"M127: waits for one whose policy is not known", of("storage", contender("c", 3)), []machinedrain.Contender{inDrain(contender("a", 1))}, 1, 9, false},
+		{"M127: is overdue although drains of another policy begin", within(10, of("storage", contender("c", 3))), []machinedrain.Contender{of("storage", began(contender("a", 1), 1)), of("web", began(contender("b", 2), 15))}, 1, 20, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machinedrain.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
@@ -232,6 +242,9 @@ type simulated struct {
 	failing int
 	// refused means that the step after the turn fails.
 	refused bool
+	// pool is the name of its policy, and waited means that the Machine has waited for a turn.
+	pool    string
+	waited  bool
 	blocked time.Time // since when invalid rules or a refusal have prevented the drain although the Machine has the turn
 }
 
@@ -246,17 +259,18 @@ func (m *simulated) hasBegun() bool {
 
 func (m *simulated) timeout() time.Duration { return machinedrain.DrainTimeout(&m.Machine) }
 
-// simulation has the Machines of a Cluster with maxParallelDrains.
+// simulation has the Machines of a Cluster, and two policies with maxParallelDrains.
 type simulation struct {
 	limit    int
-	now      int // in seconds
+	gone     bool // the policies
+	now      int  // in seconds
 	machines []*simulated
 }
 
-// lastBegan returns how many other drains have begun, and when the last of them did.
+// lastBegan returns how many other drains of the pool of a Machine have begun, and when the last of them did.
 func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	for _, m := range s.machines {
-		if m == self || !m.hasBegun() {
+		if m == self || m.pool != self.pool || !m.hasBegun() {
 			continue
 		}
 		began := *machinedrain.ClockOf(&m.Machine, read(m.maintenance), after(s.now)).Drain
@@ -267,11 +281,20 @@ func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	return count, last
 }
 
+// policyOf returns the policy that a Machine follows.
+func (s *simulation) policyOf(m *simulated) *v1alpha1.MachineDrainPolicy {
+	if s.gone {
+		return nil
+	}
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.pool}}
+	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt(s.limit))
+	return policy
+}
+
 // turn returns the turn of a Machine with an obstacle.
 func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machinedrain.Turn {
-	policy, node := &v1alpha1.MachineDrainPolicy{}, &corev1.Node{}
-	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-	if !machinedrain.NeedsTurn(&m.Machine, policy, node, m.maintenance, time.Now()) {
+	node := &corev1.Node{}
+	if !machinedrain.NeedsTurn(&m.Machine, s.policyOf(m), node, m.maintenance, time.Now()) {
 		return machinedrain.Turn{}
 	}
 	var machines []clusterv1.Machine
@@ -282,15 +305,17 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machined
 	contenders, _, _ := machinedrain.Contenders(machines, time.Now(), func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		other := byName[each.Name]
 		return machinedrain.ObservedDrain{
-			Node: node, Maintenance: other.maintenance, HasInvalidRules: other.invalid, IsHeld: other.held,
+			Node: node, Maintenance: other.maintenance, Policy: s.policyOf(other), HasInvalidRules: other.invalid, IsHeld: other.held,
 			IsBlocked: other.isBlocked(s.now, 5), IsBlockedAlone: other.isBlocked(s.now, int(machinedrain.BlockedAloneAfter.Seconds())),
 		}, nil
 	})
-	self := machinedrain.ContenderOf(&m.Machine)
+	self := of(machinedrain.LimitOf(&m.Machine, s.policyOf(m)).Policy, machinedrain.ContenderOf(&m.Machine))
 	if self.Obstacle = obstacle; m.invalid {
 		self.Obstacle = machinedrain.AwaitsRules
 	}
-	return machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
+	turn := machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
+	m.waited = m.waited || !turn.Now()
+	return turn
 }
 
 // reconcile does for a Machine what the manager does, and returns whether the Machine is released because its drain has timed out.
@@ -302,6 +327,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 	isOver := func() bool {
 		clock := machinedrain.ClockIn(situation, &m.Machine, after(s.now))
 		clock.Record(&m.Machine)
+		clock.RecordLimit(&m.Machine, s.policyOf(m))
 		deadline := clock.DrainDeadline(&m.Machine)
 		return deadline != nil && !after(s.now).Before(*deadline)
 	}
@@ -343,9 +369,9 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 // of them.
 func (s *simulation) step(t *rapid.T, m *simulated) {
 	count, last := s.lastBegan(m)
-	had := m.hasBegun()
+	had, isLimited := m.hasBegun(), !s.gone || m.waited
 	released := s.reconcile(m)
-	if !had && m.hasBegun() && count >= s.limit && (m.timeout() == 0 || after(s.now).Before(last.Add(m.timeout()))) {
+	if !had && isLimited && m.hasBegun() && count >= s.limit && (m.timeout() == 0 || after(s.now).Before(last.Add(m.timeout()))) {
 		t.Fatalf("at %d, the drain of Machine %s begins beside %d others, the limit is %d, and the last began at %s", s.now, m.Name, count, s.limit, last)
 	}
 	if released {
@@ -358,18 +384,19 @@ func (s *simulation) remove(m *simulated) {
 }
 
 // TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid rules. A drain
-// begins beside others within the limit, or alone when no other has begun for its drain timeout. No Machine waits for one that does not begin, unless more
+// begins beside others within the limit of its policy, or alone when no other has begun for its drain timeout, also while the policies are gone. No Machine waits for one that does not begin, unless more
 // Machines than the limit fail after the turn: the timeout of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout
 // is removed keeps no turn that it has not used.
-func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121
+func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 9).Draw(t, "step")
+			step := rapid.IntRange(0, 10).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
 				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(rapid.SampledFrom([]int32{0, 10, 30}).Draw(t, "timeout"))
+				m.pool = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool")
 				m.invalid, m.held = rapid.Bool().Draw(t, "invalid"), rapid.IntRange(0, 3).Draw(t, "held") == 0
 				s.machines = append(s.machines, m)
 				continue
@@ -396,12 +423,15 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121
 				m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
 			case 9:
 				m.refused = !m.refused
+			case 10:
+				s.gone = !s.gone
 			case 6:
 				if m.maintenance != nil { // it is drained, and its hook is removed
 					s.remove(m)
 				}
 			}
 		}
+		s.gone = false
 		end := rapid.Bool().Draw(t, "drains end")
 		for range (len(s.machines)+2)*4 + 100 { // a drain that begins delays the next one by at most 30 s, and Machines that fail by at most 5 min
 			s.now += 10
@@ -411,15 +441,15 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121
 				}
 			}
 		}
-		refused := 0
+		refused := map[string]int{}
 		for _, m := range s.machines {
 			if m.refused && !m.held && !m.hasBegun() {
-				refused++
+				refused[m.pool]++
 			}
 		}
 		for _, m := range s.machines {
-			isPrevented := m.invalid || m.fails || m.refused || refused > s.limit
-			if count, _ := s.lastBegan(nil); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && count < s.limit) {
+			isPrevented := m.invalid || m.fails || m.refused || refused[m.pool] > s.limit
+			if count, _ := s.lastBegan(m); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && count < s.limit) {
 				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
 			}
 		}
@@ -556,6 +586,8 @@ func TestHasTurn(t *testing.T) {
 		name                            string
 		unlimited, controlPlane, drains bool
 		unreachable                     time.Duration
+		gone                            bool   // no policy selects the Machine
+		recorded                        string // the limit
 		want                            bool
 	}{
 		{name: "M26: limits workers", want: true},
@@ -564,11 +596,20 @@ func TestHasTurn(t *testing.T) {
 		{name: "M26: does not limit Machines whose Node has been unreachable for five minutes", unreachable: 5 * time.Minute},
 		{name: "M26: limits those whose Nodes are unreachable, maybe all of the Cluster for a moment", unreachable: 299 * time.Second, want: true},
 		{name: "M26: does not stop a drain", drains: true},
+		{name: "M126: limits a Machine that waited, and whose policy is gone", gone: true, recorded: "25%,all/", want: true},
+		{name: "M126: limits none by the copied record of another Machine", gone: true, recorded: "1,all/other"},
+		{name: "M126: limits none that follows a policy without a limit", unlimited: true, recorded: "1,all/"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, &v1alpha1.NodeMaintenance{}
 			if !test.unlimited {
 				limited(policy)
+			}
+			if test.gone {
+				policy = nil
+			}
+			if test.recorded != "" {
+				m.Annotations[v1alpha1.TurnLimitAnnotation] = test.recorded
 			}
 			if test.controlPlane {
 				m.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}

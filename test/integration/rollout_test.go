@@ -124,6 +124,16 @@ func TestRollouts(t *testing.T) {
 		s.expectCordoned(slices.Concat(second, last)...)
 		s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(first))
 
+		policy := &v1alpha1.MachineDrainPolicy{} // M126: a moment without it starts none
+		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
+		for _, name := range slices.Concat(second, last) {
+			s.Eventually(func() string { return s.condition(name).Message }, eventually, pace).Should(ContainSubstring("the last maxParallelDrains of MachineDrainPolicy all limits its drain"))
+		}
+		s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(first))
+		policy.ResourceVersion = ""
+		s.create(s.fleet.Client, policy)
+
 		s.Eventually(func() string { return s.machine("control-plane").Annotations[v1alpha1.PreDrainHookAnnotation] }, eventually, pace).ShouldNot(BeEmpty())
 		s.deleteMachine("control-plane")
 		s.expectGone("control-plane") // it does not wait for workers

@@ -170,7 +170,8 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		_, problems := compile(m.Cluster, machine, v1alpha1.DaemonSetPodsSkip, m.Rules)
 		return len(problems) > 0
 	}
-	self := machinedrain.ContenderOf(m.Machine)
+	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
+	self.Policy = limit.Policy
 	if hasInvalidRules(m.Machine) {
 		self.Obstacle = machinedrain.AwaitsRules
 	}
@@ -183,10 +184,11 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
+		observed.Policy = machinedrain.PolicyFor(sibling, m.Cluster.Labels, m.Policies).Settings(sibling)
 		observed.HasInvalidRules, observed.IsHeld, observed.IsBlocked = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling), machinedrain.IsReportedBlocked(sibling)
 		return observed, nil
 	})
-	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(intent.Policy.Spec.MaxParallelDrains, workers), now)
+	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), now)
 	turn.Settles = time.Time{} // for others that are deleted, or whose hooks are removed, in the same second
 	return turn
 }
