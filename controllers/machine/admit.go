@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/pkg/errors"
@@ -112,6 +113,7 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, e
 		return facts, errors.Wrapf(err, "getting the infrastructure machine of Machine %s", klog.KObj(s.machine))
 	}
 	facts.InfraMachineDeleted = infraMachine.missing || infraMachine.deleting
+	s.machine.Spec.ProviderID = cmp.Or(s.machine.Spec.ProviderID, infraMachine.providerID) // not yet copied; as Cluster API, see findNode
 	return facts, nil
 }
 
@@ -119,6 +121,7 @@ func (r *Reconciler) facts(ctx context.Context, s *scope) (machinedrain.Facts, e
 // watched: the roles grant this provider only the verb get.
 type referenced struct {
 	missing, deleting, external bool
+	providerID                  string // of the infrastructure machine
 	problem                     string // of the kubeconfig
 }
 
@@ -138,6 +141,7 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
 	default:
 		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
+		facts.providerID = machinedrain.ProviderIDOf(object)
 	}
 	r.references.Set(namespace, by.GetUID(), facts, pollInterval)
 	return facts, nil

@@ -59,6 +59,7 @@ func TestWithoutConnection(t *testing.T) {
 		brief                 bool   // it fails for the first time
 		inPlace               bool
 		nodeUnknown           bool
+		notCopied             bool // the provider ID of the infrastructure machine
 		volumeTimeout         *int32
 		withoutInfrastructure bool          // of the Cluster
 		blindFor              time.Duration // for how long this process has not been able to observe the drain
@@ -80,6 +81,7 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
 		{name: "M87: keeps a Machine whose Node is unknown, after the first failed attempt to connect", state: hasFailed, nodeUnknown: true},
+		{name: "M128: keeps a Machine whose provider ID only its infrastructure machine has", state: hasFailed, nodeUnknown: true, notCopied: true},
 		{name: "M87: releases it a minute after the first failed attempt", state: hasFailed, nodeUnknown: true, blindFor: time.Minute, released: true},
 		{name: "M92: keeps a Machine beyond its recorded drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}},
 		{
@@ -172,6 +174,10 @@ func TestWithoutConnection(t *testing.T) {
 			if tc.nodeUnknown {
 				machine.Status.NodeRef, machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			}
+			infraMachine := referenced{providerID: machine.Spec.ProviderID}
+			if tc.notCopied {
+				machine.Spec.ProviderID = ""
+			}
 			if tc.reason != "" {
 				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now)}}
 			}
@@ -190,7 +196,7 @@ func TestWithoutConnection(t *testing.T) {
 					r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
 				}
 			} else {
-				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, infraMachine, time.Hour)
 			}
 			if tc.blindFor > 0 {
 				r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.blindFor)})

@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
@@ -192,6 +193,17 @@ func TestSkipNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestProviderIDOf(t *testing.T) {
+	t.Run("M128: reads the provider ID of an infrastructure machine as its contract names it", func(t *testing.T) {
+		of := func(spec map[string]any) string {
+			return machinedrain.ProviderIDOf(&unstructured.Unstructured{Object: map[string]any{"spec": spec}})
+		}
+		if set, unset := of(map[string]any{"providerID": "cloud://m"}), of(nil); set != "cloud://m" || unset != "" {
+			t.Errorf("got %q and %q", set, unset)
+		}
+	})
 }
 
 func TestNodeNameOf(t *testing.T) {

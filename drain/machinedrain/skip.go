@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -100,6 +101,12 @@ func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 // control plane Machine of a Cluster. Cluster API does not wait.
 func NodeLookupDeadline(m *clusterv1.Machine, since time.Time) time.Time {
 	return notBeforeRequest(m, since).Add(BlindPeriod)
+}
+
+// ProviderIDOf returns the provider ID of an infrastructure machine, empty if it has none. Cluster API copies it to the Machine.
+func ProviderIDOf(infraMachine *unstructured.Unstructured) string {
+	providerID, _, _ := unstructured.NestedString(infraMachine.Object, "spec", "providerID")
+	return providerID
 }
 
 // NodeNameOf returns the name of the Node with a provider ID. It is empty if no Node has it, or more than one.

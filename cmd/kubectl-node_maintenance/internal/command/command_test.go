@@ -132,6 +132,21 @@ func clusters(t *testing.T) *runtime.Scheme {
 	return fakes.Scheme()
 }
 
+func TestInParallel(t *testing.T) {
+	t.Run("K7: status reads workload clusters concurrently: one that does not answer delays no other", func(t *testing.T) {
+		clusters, reads := []types.NamespacedName{{Name: "a"}, {Name: "b"}}, make(chan string)
+		drains := inParallel(clusters, func(cluster types.NamespacedName) report.Drains {
+			if cluster.Name == "a" {
+				<-reads // "a" answers when "b" was read
+			} else {
+				reads <- cluster.Name
+			}
+			return report.Drains{Maintenances: make([]v1alpha1.NodeMaintenance, len(clusters))}
+		})
+		NewWithT(t).Expect(drains).To(HaveEach(HaveField("Maintenances", HaveLen(2))))
+	})
+}
+
 func TestPlanEach(t *testing.T) {
 	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "c")
 	_, deleted := (&observe.Cluster{WithWatch: fake.NewClientBuilder().WithScheme(clusters(t)).Build()}).MachineOf(t.Context(), types.NamespacedName{Namespace: "default", Name: "b"}, observe.Proposed{})

@@ -165,6 +165,9 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	if err != nil {
 		return report.Drain{}, err
 	}
+	if err := c.FindNode(ctx, machine); err != nil {
+		return report.Drain{}, err
+	}
 	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped {
 		return report.SkippedDrain(machine, skip), nil
 	}

@@ -2,9 +2,11 @@ package command
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -111,8 +113,8 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	if err != nil {
 		return nil, err
 	}
-	status := managementStatus(c, machines, kind, name, func(cluster types.NamespacedName) report.Drains {
-		return s.drainsOfCluster(ctx, c, cluster)
+	status := managementStatus(c, machines, kind, name, func(clusters []types.NamespacedName) []report.Drains {
+		return inParallel(clusters, func(cluster types.NamespacedName) report.Drains { return s.drainsOfCluster(ctx, c, cluster) })
 	})
 	if kind != "" && len(status.Clusters) == 0 {
 		return nil, errors.Errorf("no Machine matches %s %s", kind, name)
@@ -136,10 +138,28 @@ func (s *statusOptions) machineNamespace() (string, error) {
 	return s.namespace()
 }
 
-// managementStatus returns the status of those Machines that the command line selects. drainsOf returns what is known of a workload cluster.
-func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, name string, drainsOf func(cluster types.NamespacedName) report.Drains) *report.Status {
+// parallelClusters is how many workload clusters are read concurrently: each may not answer for half a minute.
+const parallelClusters = 32
+
+// inParallel returns what read returns for each workload cluster.
+func inParallel(clusters []types.NamespacedName, read func(types.NamespacedName) report.Drains) []report.Drains {
+	drains := make([]report.Drains, len(clusters))
+	var group errgroup.Group
+	group.SetLimit(parallelClusters)
+	for i, cluster := range clusters {
+		group.Go(func() error {
+			drains[i] = read(cluster)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	return drains
+}
+
+// managementStatus returns the status of those Machines that the command line selects. drainsOf returns what is known of workload clusters.
+func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, name string, drainsOf func(clusters []types.NamespacedName) []report.Drains) *report.Status {
 	var machines []clusterv1.Machine
-	drains := map[string]report.Drains{}
+	var clusters []types.NamespacedName
 	for i := range all {
 		m := &all[i]
 		if !concerns(m, kind, name) {
@@ -147,9 +167,13 @@ func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, nam
 		}
 		machines = append(machines, *m)
 		cluster := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
-		if _, read := drains[cluster.String()]; !read && report.IsMaintained(m) {
-			drains[cluster.String()] = drainsOf(cluster)
+		if report.IsMaintained(m) && !slices.Contains(clusters, cluster) {
+			clusters = append(clusters, cluster)
 		}
+	}
+	drains := map[string]report.Drains{}
+	for i, each := range drainsOf(clusters) {
+		drains[clusters[i].String()] = each
 	}
 	return &report.Status{Context: contextOf(c), Clusters: report.StatusOf(machines, drains)}
 }

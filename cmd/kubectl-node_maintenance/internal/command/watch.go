@@ -88,15 +88,18 @@ func machineSelection(namespace, kind, name string) ctrlcache.ByObject {
 
 // watchedStatus returns the status of what has been observed.
 func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) *report.Status {
-	drains := func(cluster types.NamespacedName) report.Drains {
-		maintenances, evacuations := w.Drains(ctx, cluster)
-		return report.Drains{Maintenances: maintenances, Evacuations: evacuations}
+	drains := func(clusters []types.NamespacedName) []report.Drains {
+		all := make([]report.Drains, len(clusters))
+		for i, cluster := range clusters {
+			all[i].Maintenances, all[i].Evacuations = w.Drains(ctx, cluster)
+		}
+		return all
 	}
 	var status *report.Status
 	if c.Current.HasMachines {
 		status = managementStatus(c, w.Machines(ctx), kind, name, drains)
 	} else {
-		status = workloadStatus(c, name, drains(types.NamespacedName{}))
+		status = workloadStatus(c, name, drains(make([]types.NamespacedName, 1))[0])
 	}
 	status.Gaps = append(c.Gaps.List(), w.Problems()...)
 	return status

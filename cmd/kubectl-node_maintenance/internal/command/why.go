@@ -147,6 +147,9 @@ func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections,
 
 // seeMachine reads what the workload cluster of a Machine has about its drain.
 func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, machine *observe.Machine) (report.Seen, error) {
+	if err := c.FindNode(ctx, machine); err != nil {
+		return report.Seen{Unread: true}, err
+	}
 	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped && machinedrain.HasHook(machine.Machine) || !machine.Status.NodeRef.IsDefined() {
 		return report.Seen{Skip: skip}, nil
 	}

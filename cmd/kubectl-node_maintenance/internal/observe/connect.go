@@ -109,8 +109,7 @@ type Connections struct {
 	agent    string
 
 	mu        sync.Mutex
-	workloads map[types.NamespacedName]*Workload
-	failures  map[types.NamespacedName]error // of Workload
+	workloads map[types.NamespacedName]func() (*Workload, error)
 }
 
 // NewConnections connects to the cluster of the kubeconfig's context. workloadKubeconfig, if not empty, is the file that is used for
@@ -121,26 +120,30 @@ func NewConnections(ctx context.Context, config *rest.Config, contextName, workl
 	if err != nil {
 		return nil, err
 	}
-	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]*Workload{}, failures: map[types.NamespacedName]error{}}, nil
+	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]func() (*Workload, error){}}, nil
 }
 
 // Workload returns the workload cluster of a Cluster. If it cannot be reached, that is not tried again for other Machines of the Cluster.
 func (c *Connections) Workload(ctx context.Context, cluster types.NamespacedName) (*Workload, error) {
+	return c.once(cluster, func() (*Workload, error) {
+		connected, err := c.connectWorkload(ctx, cluster)
+		if err != nil {
+			return nil, err
+		}
+		return newWorkload(connected), nil
+	})
+}
+
+// once returns what the first call of connect for a cluster has returned. Calls for other clusters do not wait for it.
+func (c *Connections) once(cluster types.NamespacedName, connect func() (*Workload, error)) (*Workload, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.failures[cluster]; err != nil {
-		return nil, err
+	known := c.workloads[cluster]
+	if known == nil {
+		known = sync.OnceValues(connect)
+		c.workloads[cluster] = known
 	}
-	if known := c.workloads[cluster]; known != nil {
-		return known, nil
-	}
-	connected, err := c.connectWorkload(ctx, cluster)
-	if err != nil {
-		c.failures[cluster] = err
-		return nil, err
-	}
-	c.workloads[cluster] = newWorkload(connected)
-	return c.workloads[cluster], nil
+	c.mu.Unlock()
+	return known()
 }
 
 func (c *Connections) connectWorkload(ctx context.Context, cluster types.NamespacedName) (*Cluster, error) {
@@ -154,13 +157,8 @@ func (c *Connections) connectWorkload(ctx context.Context, cluster types.Namespa
 
 // CurrentWorkload returns the cluster of the context as a workload cluster.
 func (c *Connections) CurrentWorkload() *Workload {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	key := types.NamespacedName{}
-	if c.workloads[key] == nil {
-		c.workloads[key] = newWorkload(c.Current)
-	}
-	return c.workloads[key]
+	current, _ := c.once(types.NamespacedName{}, func() (*Workload, error) { return newWorkload(c.Current), nil })
+	return current
 }
 
 func (c *Connections) workloadConfig(ctx context.Context, cluster types.NamespacedName) (*rest.Config, error) {

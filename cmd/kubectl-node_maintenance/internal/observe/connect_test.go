@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,11 +11,22 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 func TestConfined(t *testing.T) {
@@ -46,7 +58,66 @@ func TestTolerate(t *testing.T) {
 	})
 }
 
+func TestFindNode(t *testing.T) {
+	machine := func() *Machine {
+		m := &Machine{Machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}}}
+		m.Spec.ClusterName, m.Spec.ProviderID, m.Facts = "prod", "cloud://m", machinedrain.Facts{Machine: m.Machine, ControlPlaneMachines: 1}
+		return m
+	}
+	scheme := runtime.NewScheme()
+	_ = corev1.AddToScheme(scheme)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{ProviderID: "cloud://m"}}
+	remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node).Build()
+	for name, tc := range map[string]struct {
+		change func(*Machine)
+		answer error
+		want   machinedrain.SkipReason
+		fails  bool
+	}{
+		"M128: plan finds the Node of a Machine with a provider ID and no nodeRef, as the manager": {func(*Machine) {}, nil, machinedrain.NotSkipped, false},
+		"M128: and says that there is none":                          {func(m *Machine) { m.Spec.ProviderID = "cloud://other" }, nil, machinedrain.SkipNoNode, false},
+		"K2: and does not say so if the Nodes cannot be read":        {func(*Machine) {}, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil), "", true},
+		"M128: and reads no Nodes for a Machine that is not drained": {func(m *Machine) { m.Facts.ClusterDeleting = true }, errors.New("read"), machinedrain.SkipClusterDeleting, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, m := NewWithT(t), machine()
+			w := newWorkload(&Cluster{gaps: &Gaps{}, WithWatch: interceptor.NewClient(remote, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if tc.answer != nil {
+						return tc.answer
+					}
+					return c.List(ctx, list, options...)
+				},
+			})})
+			c := &Connections{workloads: map[types.NamespacedName]func() (*Workload, error){m.ClusterKey(): func() (*Workload, error) { return w, nil }}}
+			tc.change(m)
+			err := c.FindNode(t.Context(), m)
+			if g.Expect(err != nil).To(Equal(tc.fails)); err == nil {
+				g.Expect(machinedrain.Skip(m.Facts)).To(Equal(tc.want))
+			}
+		})
+	}
+}
+
 func TestWorkload(t *testing.T) {
+	t.Run("K7: a workload cluster that does not answer does not delay others", func(t *testing.T) {
+		g, hangs, c := NewWithT(t), make(chan struct{}), &Connections{workloads: map[types.NamespacedName]func() (*Workload, error){}}
+		entered, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = c.once(types.NamespacedName{Name: "hangs"}, func() (*Workload, error) {
+				close(entered)
+				<-hangs
+				return nil, nil
+			})
+		}()
+		<-entered
+		w, err := c.once(types.NamespacedName{Name: "answers"}, func() (*Workload, error) { return &Workload{}, nil })
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w).NotTo(BeNil())
+		close(hangs)
+		<-done
+	})
 	t.Run("K33: --request-timeout applies to workload clusters, and a failure is not repeated for each Machine", func(t *testing.T) {
 		g := NewWithT(t)
 		var requests atomic.Int32
@@ -64,7 +135,7 @@ func TestWorkload(t *testing.T) {
 		g.Expect(os.WriteFile(file, content, 0o600)).To(Succeed())
 		c := &Connections{
 			Current: &Cluster{Config: &rest.Config{Timeout: 50 * time.Millisecond}}, Gaps: &Gaps{}, override: file,
-			workloads: map[types.NamespacedName]*Workload{}, failures: map[types.NamespacedName]error{},
+			workloads: map[types.NamespacedName]func() (*Workload, error){},
 		}
 		_, first := c.Workload(t.Context(), types.NamespacedName{Namespace: "default", Name: "prod"})
 		g.Expect(first).To(MatchError(ContainSubstring("discovering the API of Cluster default/prod")))

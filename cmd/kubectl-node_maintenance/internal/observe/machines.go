@@ -1,10 +1,12 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -154,7 +156,33 @@ func (c *Cluster) facts(ctx context.Context, m *Machine) (machinedrain.Facts, er
 	}
 	infraMachine, read, err := c.referenced(ctx, m.Spec.InfrastructureRef, m.Namespace)
 	facts.InfraMachineDeleted = read && (infraMachine == nil || !infraMachine.GetDeletionTimestamp().IsZero())
+	if infraMachine != nil {
+		m.Spec.ProviderID = cmp.Or(m.Spec.ProviderID, machinedrain.ProviderIDOf(infraMachine))
+	}
 	return facts, err
+}
+
+// FindNode looks up the Node of a Machine without a nodeRef by its provider ID, as the manager does before it drains the Node.
+func (c *Connections) FindNode(ctx context.Context, m *Machine) error {
+	facts := m.Facts
+	facts.NodeUnknown = true
+	if m.Status.NodeRef.IsDefined() || m.Spec.ProviderID == "" || machinedrain.Skip(facts) != machinedrain.NotSkipped {
+		return nil
+	}
+	w, err := c.Workload(ctx, m.ClusterKey())
+	if err != nil {
+		return err
+	}
+	nodes, err := w.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	all := make([]corev1.Node, 0, len(nodes))
+	for _, node := range nodes {
+		all = append(all, *node)
+	}
+	m.Status.NodeRef.Name = machinedrain.NodeNameOf(m.Spec.ProviderID, all)
+	return nil
 }
 
 // referenced reads an object of a provider, nil if it does not exist. read is false if the user may not.
