@@ -147,6 +147,43 @@ func TestManagedWithoutPolicy(t *testing.T) {
 	}
 }
 
+func TestManagesMaintenances(t *testing.T) {
+	present := func(annotations map[string]string, finalizers ...string) []client.Object {
+		return []client.Object{&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Finalizers: finalizers, Annotations: annotations}}}
+	}
+	const finalizer = v1alpha1.MaintenanceCompletionFinalizer
+	other := map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "there"}
+	for name, tc := range map[string]struct {
+		objects []client.Object
+		answer  error
+		managed bool
+		fails   bool
+	}{
+		"M129: a Cluster that no policy selects any more is managed while a NodeMaintenance is in progress there": {present(nil, finalizer), nil, true, false},
+		"M129: not for one that has changed no Node":                                                              {present(nil), nil, false, false},
+		"M90: not for one of another management cluster":                                                          {present(other, finalizer), nil, false, false},
+		"M129: not without the CRD":                                                                               {nil, &meta.NoKindMatchError{}, false, false},
+		"M129: it is not known to be idle if NodeMaintenances cannot be listed":                                   {nil, errors.New("the API server is overloaded"), false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			r, key := over(fake.NewClientBuilder().WithScheme(fakes.Scheme()).WithObjects(tc.objects...).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if tc.answer != nil {
+						return tc.answer
+					}
+					return c.List(ctx, list, options...)
+				},
+			}).Build())
+			r.ManagementCluster = "here"
+			g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
+			cluster, err := r.managedCluster(t.Context(), key)
+			g.Expect(err != nil).To(Equal(tc.fails))
+			g.Expect(cluster != nil).To(Equal(tc.managed))
+		})
+	}
+}
+
 func TestRestoredBeforeFailure(t *testing.T) {
 	t.Run("M51: reports what was restored before another object was refused", func(t *testing.T) {
 		g := NewWithT(t)

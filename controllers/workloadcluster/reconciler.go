@@ -3,6 +3,7 @@
 package workloadcluster
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/record"
@@ -65,6 +68,8 @@ type Reconciler struct {
 	NodeAgentImage string
 	// Unread are the MachineDrainPolicies that cannot be decoded.
 	Unread *setaside.Objects
+	// ManagementCluster is the identity of this management cluster.
+	ManagementCluster string
 
 	recorder record.EventRecorder
 	checks   sync.Map // of check, by the Cluster's namespace and name
@@ -259,8 +264,8 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them", strings.Join(missing, ", "))
 }
 
-// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a NodeMaintenance. It returns nil otherwise, and if
-// the Cluster does not exist or is paused.
+// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a NodeMaintenance, or if another
+// one is in progress there. It returns nil otherwise, and if the Cluster does not exist or is paused.
 func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
@@ -290,10 +295,35 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 	if len(r.Unread.List("MachineDrainPolicy", key.Namespace)) > 0 && r.Clusters.IsOpen(key) { // the policy may select the Cluster
 		return cluster, nil
 	}
-	if found, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || !found {
+	isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance)
+	if err == nil && !isBusy {
+		isBusy, err = r.hasMaintenances(ctx, key)
+	}
+	if err != nil || !isBusy {
 		return nil, err
 	}
 	return cluster, nil
+}
+
+// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no other manager is known
+// to complete them. They continue even if the last policy has been deleted, also after a restart.
+func (r *Reconciler) hasMaintenances(ctx context.Context, cluster types.NamespacedName) (bool, error) {
+	live, err := r.Clusters.UncachedClient(ctx, cluster)
+	if err != nil {
+		return false, nil //nolint:nilerr // without a connection, nothing is known; Reconcile asks again
+	}
+	all := &metav1.PartialObjectMetadataList{}
+	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
+	if err := live.List(ctx, all); err != nil {
+		if workload.NotServed(err) || meta.IsNoMatchError(err) {
+			return false, nil
+		}
+		return false, errors.Wrapf(err, "listing the NodeMaintenances of Cluster %s", cluster)
+	}
+	return slices.ContainsFunc(all.Items, func(m metav1.PartialObjectMetadata) bool {
+		owner := cmp.Or(m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], r.ManagementCluster)
+		return slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) && owner == r.ManagementCluster
+	}), nil
 }
 
 // hasMachine reports whether the Cluster has a Machine that matches.
