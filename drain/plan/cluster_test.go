@@ -86,8 +86,8 @@ func (c *cluster) addMaintenance(t *rapid.T) {
 		Name: name, DrainStart: time.Unix(int64(c.clock), 0),
 		Plan: drawPlan(t), PlanDefaults: rapid.SampledFrom([]v1alpha1.DrainPlanDefaults{"", "PriorityTiers", "None"}).Draw(t, "defaults"),
 		SkippedTypes:  rapid.SliceOfNDistinct(rapid.SampledFrom([]v1alpha1.PodType{"Default", "DaemonSet", "Static"}), 0, 2, rapid.ID).Draw(t, "skipped types"),
-		ServesMachine: rapid.Bool().Draw(t, "serves a Machine"),
-		Nodes:         drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
+		ServesMachine: rapid.Bool().Draw(t, "serves a Machine"), ServesDeletion: rapid.Bool().Draw(t, "serves a deletion"),
+		Nodes: drawNodes(t), Published: map[string][]v1alpha1.DrainTarget{},
 	}
 }
 

@@ -30,6 +30,9 @@ type Maintenance struct {
 	// ServesMachine means that it serves a Machine. Until such a maintenance has drained its Node, other maintenances publish no rows for the types
 	// that it skips: a CSI driver is needed until the volumes of the Machine are detached.
 	ServesMachine bool
+	// ServesDeletion means that this Machine is being deleted. If the maintenance skips the Pods of DaemonSets, others publish no new rows for them on its
+	// Node as long as it is in stage Drain: the volumes are detached after the drain.
+	ServesDeletion bool
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
 	// Published are the drain targets of the last status, by Node.

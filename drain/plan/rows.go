@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -146,6 +147,9 @@ func (n *node) rows() reaches {
 		limiting = n.maintenances
 	}
 	rows := leastPowerful(limiting)
+	if slices.ContainsFunc(n.maintenances, (*maintenance).keepsDaemonSets) {
+		maps.DeleteFunc(rows, func(key rowKey, _ reach) bool { return key.rank == rankDaemonSet })
+	}
 	for key, to := range n.floor {
 		rows.raise(key, to)
 	}
@@ -190,6 +194,9 @@ func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
 func (m *maintenance) limits(r rank) bool {
 	return !m.skips(r) || m.live && (m.ServesMachine || m.liveTypes[r])
 }
+
+// keepsDaemonSets reports whether a maintenance keeps the Pods of DaemonSets on its Node even after the drain, see Maintenance.ServesDeletion.
+func (m *maintenance) keepsDaemonSets() bool { return m.ServesDeletion && m.skips(rankDaemonSet) }
 
 // row is a drain target to publish.
 type row struct {

@@ -239,6 +239,11 @@ func (b *maintenanceBuilder) servingMachine() *maintenanceBuilder {
 	return b
 }
 
+func (b *maintenanceBuilder) servingDeletion() *maintenanceBuilder {
+	b.ServesDeletion = true
+	return b.servingMachine()
+}
+
 func (b *maintenanceBuilder) published(node string, rows ...entry) *maintenanceBuilder {
 	if b.Published == nil {
 		b.Published = map[string][]v1alpha1.DrainTarget{}

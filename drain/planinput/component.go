@@ -180,14 +180,15 @@ func (d Drain) planned(now time.Time) plan.Maintenance {
 	m := d.Maintenance
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
 	planned := plan.Maintenance{
-		Name:          m.Name,
-		DrainStart:    ptr.Deref(m.StageStart(v1alpha1.StageDrain), now), // a drain that has not started counts as the youngest
-		Created:       m.CreationTimestamp.Time,
-		Plan:          m.Spec.DrainPlan,
-		PlanDefaults:  m.Spec.DrainPlanDefaults,
-		ServesMachine: serves,
-		Suspended:     d.Suspended,
-		Published:     progress.Targets(&m.Status),
+		Name:           m.Name,
+		DrainStart:     ptr.Deref(m.StageStart(v1alpha1.StageDrain), now), // a drain that has not started counts as the youngest
+		Created:        m.CreationTimestamp.Time,
+		Plan:           m.Spec.DrainPlan,
+		PlanDefaults:   m.Spec.DrainPlanDefaults,
+		ServesMachine:  serves,
+		ServesDeletion: serves && m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion,
+		Suspended:      d.Suspended,
+		Published:      progress.Targets(&m.Status),
 	}
 	for _, node := range d.Nodes {
 		planned.Nodes = append(planned.Nodes, node.Name)

@@ -40,14 +40,18 @@ func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for 
 	g.Expect(decision.Blocking).To(Equal(turns.Message("m")+"."), "Node b is selected")
 }
 
-func TestServesMachine(t *testing.T) { // R47: only the NodeMaintenance of a Machine limits the rows of Pod types that it skips
+func TestServesMachine(t *testing.T) { // R47, M130: only the NodeMaintenance of a Machine limits the rows of Pod types that it skips
 	g := NewWithT(t)
 	users := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "users"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 	machines := users.DeepCopy()
 	machines.Name, machines.Annotations = "machines", map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
 	one := []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}
-	c := planinput.ComponentOf("users", []planinput.Drain{{Maintenance: users, Nodes: one}, {Maintenance: machines, Nodes: one}}, now)
-	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesMachine", false), HaveField("ServesMachine", true)))
+	deleted := machines.DeepCopy()
+	deleted.Name, deleted.Annotations[v1alpha1.RequestedForAnnotation] = "of-deletion", v1alpha1.RequestedForDeletion
+	users.Annotations = map[string]string{v1alpha1.RequestedForAnnotation: v1alpha1.RequestedForDeletion} // means nothing
+	c := planinput.ComponentOf("users", []planinput.Drain{{Maintenance: users, Nodes: one}, {Maintenance: machines, Nodes: one}, {Maintenance: deleted, Nodes: one}}, now)
+	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesMachine", false), HaveField("ServesMachine", true), HaveField("ServesMachine", true)))
+	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesDeletion", false), HaveField("ServesDeletion", false), HaveField("ServesDeletion", true)))
 }
 
 func TestTurnsOfSuspended(t *testing.T) {
