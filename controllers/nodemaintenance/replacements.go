@@ -79,7 +79,14 @@ func livePods(s *scope) sets.Set[types.UID] {
 // not, since the kubelet creates it.
 func mayReplace(s *scope, node *corev1.Node, pod drainedPod) bool {
 	start := s.maintenance.StageStart(v1alpha1.StageDrain)
-	return start != nil && pod.Type != v1alpha1.PodTypeStatic && replacements.CreatedAfterCordon(pod.object, node, *start)
+	if start == nil || pod.Type == v1alpha1.PodTypeStatic {
+		return false
+	}
+	since := *start
+	if s.maintenance.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable {
+		since = replacements.CordonedAt(node, since)
+	}
+	return replacements.CreatedAfterCordon(pod.object, node, since)
 }
 
 // returnedSince returns the time of the first eviction of a Pod that this Pod replaces, nil if it is not a replacement.

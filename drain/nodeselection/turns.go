@@ -33,6 +33,8 @@ type Drain struct {
 	Limit int
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
+	// Schedulable means that its Nodes stay schedulable until they start.
+	Schedulable bool
 }
 
 // Progress is how far the drain of a Node is, by all of its maintenances together.
@@ -64,8 +66,11 @@ type turn struct {
 //   - A Node that a maintenance without a limit selects is drained at once.
 //   - The other Nodes start in the order of their names, each when all of its maintenances have fewer active Nodes than their limit.
 //   - A Node that has started continues, and counts until it is drained.
+//   - A Node without Pods to drain does not count. It starts at once, because it is only cordoned, or in order if it stays schedulable until then: the Pods
+//     of the other Nodes may need its capacity.
 func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
-	limited, unlimited := map[string][]string{}, sets.New[string]() // maintenances by Node
+	limited := map[string][]string{} // maintenances by Node
+	unlimited, schedulable := sets.New[string](), sets.New[string]()
 	turns := Turns{Waiting: sets.New[string](), drains: map[string]turn{}}
 	for _, d := range drains {
 		if d.Limit == 0 {
@@ -76,6 +81,9 @@ func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
 		for _, node := range d.Nodes {
 			limited[node] = append(limited[node], d.Name)
 		}
+		if d.Schedulable {
+			schedulable.Insert(d.Nodes...)
+		}
 	}
 	nodes := sets.List(sets.KeySet(limited))
 	for _, node := range nodes {
@@ -84,11 +92,14 @@ func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
 		}
 	}
 	for _, node := range nodes {
-		if p := progress[node]; p.Started || p.Drained || unlimited.Has(node) {
+		p := progress[node]
+		if p.Started || p.Drained && !schedulable.Has(node) || unlimited.Has(node) {
 			continue
 		}
 		if turns.mayStart(limited[node]) {
-			turns.activate(node, limited[node])
+			if !p.Drained {
+				turns.activate(node, limited[node])
+			}
 			continue
 		}
 		turns.Waiting.Insert(node)

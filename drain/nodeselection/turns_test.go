@@ -16,6 +16,10 @@ func TestTurnsOf(t *testing.T) {
 	drain := func(name string, limit int, nodes ...string) nodeselection.Drain {
 		return nodeselection.Drain{Name: name, Limit: limit, Nodes: nodes}
 	}
+	schedulable := func(d nodeselection.Drain) nodeselection.Drain {
+		d.Schedulable = true
+		return d
+	}
 	for _, tc := range []struct {
 		name     string
 		drains   []nodeselection.Drain
@@ -43,6 +47,18 @@ func TestTurnsOf(t *testing.T) {
 		{
 			name: "R55: a Node without Pods to drain does not wait and does not count", drains: []nodeselection.Drain{drain("m", 1, "a", "b", "c")},
 			progress: map[string]nodeselection.Progress{"b": {Drained: true}}, next: []string{"c"},
+		},
+		{
+			name: "R55: a Node without Pods to drain that stays schedulable waits in the order of the names", drains: []nodeselection.Drain{schedulable(drain("m", 1, "a", "b", "c"))},
+			progress: map[string]nodeselection.Progress{"b": {Drained: true}}, next: []string{"b", "c"},
+		},
+		{
+			name: "R55: and does not count", drains: []nodeselection.Drain{schedulable(drain("m", 1, "a", "b", "c", "d"))},
+			progress: map[string]nodeselection.Progress{"a": drained, "b": {Drained: true}}, next: []string{"d"},
+		},
+		{
+			name: "R55, R56: but not if another NodeMaintenance drains it without a limit", drains: []nodeselection.Drain{schedulable(drain("m", 1, "a", "b")), drain("n", 0, "b")},
+			progress: map[string]nodeselection.Progress{"b": {Drained: true}},
 		},
 		{
 			name: "R56: a Node that another NodeMaintenance drains without a limit does not wait, and counts", drains: []nodeselection.Drain{drain("m", 1, "a", "b"), drain("n", 0, "b")},
@@ -75,11 +91,14 @@ func TestTurnsKeepTheLimits(t *testing.T) { // R55, R56
 		var drains []nodeselection.Drain
 		for i := range rapid.IntRange(1, 4).Draw(t, "maintenances") {
 			nodes := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"}), 1, 8, rapid.ID).Draw(t, "nodes")
-			drains = append(drains, nodeselection.Drain{Name: fmt.Sprint(i), Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Nodes: nodes})
+			drains = append(drains, nodeselection.Drain{Name: fmt.Sprint(i), Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Nodes: nodes, Schedulable: rapid.Bool().Draw(t, "schedulable")})
 		}
 		progress, waited := map[string]nodeselection.Progress{}, sets.New[string]()
 		for _, d := range drains {
 			waited.Insert(d.Nodes...)
+		}
+		for node := range waited {
+			progress[node] = nodeselection.Progress{Drained: rapid.IntRange(0, 4).Draw(t, "empty") == 0}
 		}
 		all := waited.Len()
 		for range 2 * all {

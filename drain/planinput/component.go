@@ -42,6 +42,8 @@ type member struct {
 	rules   []v1alpha1.DrainRule
 	matcher *rules.Matcher
 	ordered bool // it evicts the Pods of StatefulSets in order
+
+	schedulable bool // its Nodes that wait because of maxParallelNodes stay schedulable
 }
 
 // IsLimited reports whether a NodeMaintenance of the component has maxParallelNodes.
@@ -99,7 +101,9 @@ func (c *Component) Turns(pods []plan.Pod) nodeselection.Turns {
 		if m.Suspended {
 			continue
 		}
-		drains = append(drains, nodeselection.Drain{Name: m.Name, Limit: c.limits[m.Name], Nodes: m.Nodes})
+		drains = append(drains, nodeselection.Drain{
+			Name: m.Name, Limit: c.limits[m.Name], Nodes: m.Nodes, Schedulable: c.members[m.Name].schedulable,
+		})
 		for _, node := range m.Nodes {
 			state := states[node]
 			state.Started = state.Started || len(m.Published[node]) > 0
@@ -173,6 +177,7 @@ func newMember(m *v1alpha1.NodeMaintenance) *member {
 	inEffect := rules.InEffect(&m.Spec)
 	return &member{
 		name: m.Name, rules: inEffect, matcher: rules.NewMatcher(inEffect), ordered: m.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered,
+		schedulable: m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable,
 	}
 }
 

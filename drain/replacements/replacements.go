@@ -78,6 +78,18 @@ func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time
 	return !pod.CreationTimestamp.Time.Before(since.Truncate(time.Second))
 }
 
+// CordonedAt returns since when a Node is cordoned that may have stayed schedulable until its turn in a drain: when the drain started or, if that was later,
+// when it was cordoned. Until then, evicted Pods of other Nodes may be scheduled to it.
+func CordonedAt(node *corev1.Node, drainStart time.Time) time.Time {
+	since := drainStart
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == corev1.TaintNodeUnschedulable && taint.TimeAdded != nil && taint.TimeAdded.After(since) {
+			since = taint.TimeAdded.Time
+		}
+	}
+	return since
+}
+
 // Observation is the input of Decide, which does not modify it.
 type Observation struct {
 	// Records are those of the NodeMaintenance that evicts the Pods.

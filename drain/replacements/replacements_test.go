@@ -224,6 +224,22 @@ func TestControllerOf(t *testing.T) {
 	}
 }
 
+func TestCordonedAt(t *testing.T) {
+	t.Run("R44, R55: a Pod that was scheduled to a Node before the turn of the Node is not created after its cordon", func(t *testing.T) {
+		g, node := NewWithT(t), &corev1.Node{}
+		created := func(at time.Time) bool {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(at)}}
+			return replacements.CreatedAfterCordon(pod, node, replacements.CordonedAt(node, start))
+		}
+		g.Expect(created(start)).To(BeTrue(), "it is not known yet when the Node was cordoned")
+		node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, TimeAdded: &metav1.Time{Time: start.Add(time.Hour)}}}
+		g.Expect(created(start.Add(time.Hour - time.Second))).To(BeFalse())
+		g.Expect(created(start.Add(time.Hour))).To(BeTrue())
+		node.Spec.Taints[0].TimeAdded.Time = start.Add(-time.Hour)
+		g.Expect(created(start.Add(-time.Minute))).To(BeTrue(), "a user has cordoned the Node before")
+	})
+}
+
 func TestCreatedAfterCordon(t *testing.T) {
 	cordoned := func(at time.Time) []corev1.Taint {
 		return []corev1.Taint{{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: at}}}
