@@ -91,8 +91,9 @@ type SharedEvacuationPolicy struct {
 
 	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with the
 	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never, because a surge
-	// needs capacity and changes replicas. The operator of the Clusters decides about that. If several NodeMaintenances drain a Node, the
-	// policy that surges the most takes precedence.
+	// needs capacity and changes replicas. The operator of the Clusters decides about that. The NodeMaintenance that creates the Evacuation
+	// of a Pod decides whether the Pod gets a surge: later, neither an edit nor another NodeMaintenance of the Node adds one. Of several
+	// policies that surge, the one that surges the most applies.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
