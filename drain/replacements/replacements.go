@@ -78,7 +78,7 @@ func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time
 	return !pod.CreationTimestamp.Time.Before(since.Truncate(time.Second))
 }
 
-// CordonedAt returns since when a Node is cordoned that may have stayed schedulable until its turn in a drain: when the drain started or, if that was later,
+// CordonedAt returns since when a Node is cordoned that may have waited schedulable for its drain: when the drain started or, if that was later,
 // when it was cordoned. Until then, evicted Pods of other Nodes may be scheduled to it.
 func CordonedAt(node *corev1.Node, drainStart time.Time) time.Time {
 	since := drainStart
