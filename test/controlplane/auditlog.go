@@ -32,6 +32,9 @@ func (c *ControlPlane) Audit() *AuditLog {
 	return &AuditLog{path: c.path("log", auditLogName)}
 }
 
+// OpenAuditLog returns the audit log that an API server writes to a file. The end-to-end tests, another module, use it.
+func OpenAuditLog(path string) *AuditLog { return &AuditLog{path: path} }
+
 // Mark returns the current end of the log. Earlier responses are before it, and later requests are
 // after it.
 func (a *AuditLog) Mark() (Mark, error) {
