@@ -3,6 +3,7 @@
 package machinedeployment
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -73,10 +74,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := r.Clock.Now()
 	decided := rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
-	for i := range s.machines {
-		if err := r.apply(ctx, s, &s.machines[i], decided.Stages[s.machines[i].Name]); err != nil {
-			return workload.Result(err)
-		}
+	if err := r.applyAll(ctx, s, decided.Stages); err != nil {
+		return workload.Result(err)
 	}
 	if decided.Until.IsZero() {
 		return reconcile.Result{}, nil
@@ -108,6 +107,18 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 
 func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
 	return s.policies.For(machine, s.cluster.Labels).Settings(machine)
+}
+
+// applyAll applies the stages that were decided, by the name of the Machine. A request for one Machine that the API server refuses does not delay the others.
+func (r *Reconciler) applyAll(ctx context.Context, s *scope, stages map[string]v1alpha1.NodeMaintenanceStage) (failed error) {
+	for i := range s.machines {
+		err := r.apply(ctx, s, &s.machines[i], stages[s.machines[i].Name])
+		if workload.IsNotConnected(err) || workload.IsUnanswered(err) {
+			return err
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return failed
 }
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change

@@ -1,12 +1,20 @@
 package machinedeployment
 
 import (
+	"context"
+	"io"
+	"strings"
 	"testing"
 
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -49,6 +57,41 @@ func TestWatchFilter(t *testing.T) {
 			}
 			if got := len(maintenances.Items) > 0; got != (filter == "theirs") {
 				t.Errorf("got %d NodeMaintenances", len(maintenances.Items))
+			}
+		})
+	}
+}
+
+func TestApplyAll(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failure error
+		want    int
+	}{
+		"M137: cordons the Nodes of the other Machines although a webhook refuses the NodeMaintenance of one": {apierrors.NewForbidden(schema.GroupResource{}, "one", errors.New("refused")), 1},
+		"M137: sends no other request while the API server does not answer":                                   {io.EOF, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, s, created := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}, &scope{}, 0
+			s.cluster = cluster
+			var nodes []client.Object
+			for _, name := range []string{"one", "two"} {
+				machine := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: clusterv1.MachineSpec{ClusterName: cluster.Name}}
+				machine.Status.NodeRef.Name = name
+				s.machines, nodes = append(s.machines, machine), append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}})
+			}
+			s.remote = interceptor.NewClient(fakes.Client(nodes...), interceptor.Funcs{
+				Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+					if strings.HasPrefix(object.GetName(), "one") {
+						return tc.failure
+					}
+					created++
+					return nil
+				},
+			})
+			r := &Reconciler{Maintenances: &machinemaintenance.Requester{Client: fakes.Client(), ManagementCluster: "here"}}
+			err := r.applyAll(t.Context(), s, map[string]v1alpha1.NodeMaintenanceStage{"one": v1alpha1.StageCordon, "two": v1alpha1.StageCordon})
+			if !errors.Is(err, tc.failure) || created != tc.want {
+				t.Errorf("got %v, and %d NodeMaintenances", err, created)
 			}
 		})
 	}
