@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -276,6 +277,11 @@ type NodeMaintenanceList struct {
 // Drains reports whether the NodeMaintenance drains Nodes: it is in stage Drain and is not being deleted, since deletion completes it.
 func (m *NodeMaintenance) Drains() bool {
 	return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero()
+}
+
+// HasEnded reports whether the NodeMaintenance was deleted and its manager has let it go: only finalizers of other actors keep it, and it does nothing.
+func (m *NodeMaintenance) HasEnded() bool {
+	return !m.DeletionTimestamp.IsZero() && !slices.Contains(m.Finalizers, MaintenanceCompletionFinalizer)
 }
 
 // StageStart returns the start time of a stage, nil if it has not started.

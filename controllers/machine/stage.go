@@ -41,7 +41,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	var condition metav1.Condition
 	switch {
-	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, r.Maintenances.ManagementCluster):
+	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, stage, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
 		return reconcile.Result{}, nil // the policy does not require a stage any more

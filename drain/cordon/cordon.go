@@ -39,10 +39,10 @@ func Apply(node *corev1.Node) (changed bool) {
 }
 
 // Holds reports whether a NodeMaintenance keeps the Nodes that it selects cordoned. A NodeMaintenance that is being deleted does not,
-// regardless of its stage: of two that are deleted together, one must uncordon. One that serves a Machine does, since it is recreated.
+// regardless of its stage: of two that are deleted together, one must uncordon. One that serves a Machine does until it has ended, since it is recreated.
 func Holds(m *v1alpha1.NodeMaintenance) bool {
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
-	return (m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain) && (m.DeletionTimestamp.IsZero() || serves)
+	return (m.Spec.Stage == v1alpha1.StageCordon || m.Spec.Stage == v1alpha1.StageDrain) && (m.DeletionTimestamp.IsZero() || serves && !m.HasEnded())
 }
 
 // RestoresUnconditionally reports whether a completing NodeMaintenance makes its Nodes schedulable, regardless of who cordoned

@@ -91,8 +91,10 @@ func TestHolds(t *testing.T) {
 		stage   v1alpha1.NodeMaintenanceStage
 		deleted *metav1.Time
 		machine string
+		ended   bool
 		want    bool
 	}{
+		{name: "R12: one that has ended and that a finalizer of another owner keeps does not", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", ended: true},
 		{name: "R16: Idle cordons nothing", stage: v1alpha1.StageIdle},
 		{name: "R16: Cordon holds", stage: v1alpha1.StageCordon, want: true},
 		{name: "R16: Drain holds", stage: v1alpha1.StageDrain, want: true},
@@ -103,6 +105,9 @@ func TestHolds(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: tc.stage}}
 			m.DeletionTimestamp = tc.deleted
+			if !tc.ended {
+				m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer}
+			}
 			if tc.machine != "" {
 				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: tc.machine}
 			}

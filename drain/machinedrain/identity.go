@@ -36,12 +36,14 @@ func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.Namespa
 // IsOrphaned reports whether a NodeMaintenance serves a deletion of this running Machine, or a rollout that began in another management cluster, so that no
 // controller continues it here. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), nor does a
 // management cluster that is restored from an earlier snapshot, and a Machine may be created again under its name. A maintenance that the Machine's stage
-// annotation requests moves with the annotation.
-func IsOrphaned(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+// annotation requests moves with the annotation. stage is the one that the Machine requires now: if that is Drain, or if an update in place continues, the
+// drain of a deletion in this management cluster continues for it.
+func IsOrphaned(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, stage v1alpha1.NodeMaintenanceStage, managementCluster string) bool {
 	owner, served := OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName})
 	purpose := m.Annotations[v1alpha1.RequestedForAnnotation]
+	isOfAnother, isWanted := !IsOfManagementCluster(m, managementCluster), stage == v1alpha1.StageDrain || UpdateContinues(machine)
 	return served && owner.Name == machine.Name && machine.DeletionTimestamp.IsZero() && m.Spec.Stage != v1alpha1.StageComplete &&
-		purpose != v1alpha1.RequestedForStage && (purpose == v1alpha1.RequestedForDeletion || !IsOfManagementCluster(m, managementCluster))
+		purpose != v1alpha1.RequestedForStage && (isOfAnother || purpose == v1alpha1.RequestedForDeletion && !isWanted)
 }
 
 // IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or hooks of other owners hold its
@@ -98,8 +100,7 @@ type Identity struct {
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 	machine, served := OwnerMachineOfAnyManager(m, i.Cluster)
 	names, byNameOnly := nodeselection.Names(m)
-	hasEnded := !m.DeletionTimestamp.IsZero() && !slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer)
-	return served && machine.Namespace == i.Machine.Namespace && machine.Name == i.Machine.Name && !hasEnded &&
+	return served && machine.Namespace == i.Machine.Namespace && machine.Name == i.Machine.Name && !m.HasEnded() &&
 		m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] != "" &&
 		byNameOnly && len(names) == 1 && names[0] == i.Node.Name &&
 		i.Node.UID != "" && m.Annotations[v1alpha1.NodeUIDAnnotation] == string(i.Node.UID)

@@ -282,9 +282,17 @@ func TestIsOrphaned(t *testing.T) {
 	t.Run("M16, M136: reverts the drain of a deletion that clusterctl move or a restored snapshot does not preserve, and no other drain", func(t *testing.T) {
 		cases := map[string]struct {
 			change   func(*v1alpha1.NodeMaintenance, *clusterv1.Machine)
+			stage    v1alpha1.NodeMaintenanceStage
 			orphaned bool
 		}{
 			"started in another management cluster": {orphaned: true},
+			"started here, for a deletion that a snapshot does not have, but the Machine requires a drain in place": {stage: v1alpha1.StageDrain, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
+			}},
+			"started here, for a deletion that a snapshot does not have, during an update in place that was allowed": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
+				machine.UID, machine.Annotations = "u", map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/u"}
+			}},
 			"started here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "here"
 			}},
@@ -324,7 +332,7 @@ func TestIsOrphaned(t *testing.T) {
 			if c.change != nil {
 				c.change(m, machine)
 			}
-			g.Expect(machinedrain.IsOrphaned(m, machine, "here")).To(Equal(c.orphaned), name)
+			g.Expect(machinedrain.IsOrphaned(m, machine, c.stage, "here")).To(Equal(c.orphaned), name)
 		}
 	})
 }

@@ -100,9 +100,9 @@ func (o Observation) isPaused() bool {
 	return o.Machine != nil && machinedrain.HasPauseAnnotation(o.Machine)
 }
 
-// isManaged reports whether a maintenance is responsible for the Node: in every stage but Idle, until the maintenance no longer exists.
+// isManaged reports whether a maintenance is responsible for the Node: in every stage but Idle, until it has ended.
 func (o Observation) isManaged(m v1alpha1.NodeMaintenance) bool {
-	return m.Spec.Stage != v1alpha1.StageIdle && o.concerns(&m)
+	return m.Spec.Stage != v1alpha1.StageIdle && !m.HasEnded() && o.concerns(&m)
 }
 
 // isWithdrawn reports whether a maintenance is responsible for the Evacuations on the Node: it evacuates Pods, or withdraws.
