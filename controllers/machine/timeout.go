@@ -66,7 +66,8 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
-	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && machinedrain.NeedsTurn(s.machine, s.policy, s.knownNode(), s.maintenance, s.now)
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) ||
+		remote != nil && s.machine.Status.NodeRef.IsDefined() && machinedrain.NeedsTurn(s.machine, s.policy, s.knownNode(), s.maintenance, s.now)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)

@@ -240,7 +240,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 // at the same time.
 const wakeUps = 16
 
-// turnRetry is how often a waiting Machine is reconciled without an event. A draining Machine whose Node becomes unreachable permits
+// turnRetry is how often a waiting Machine is reconciled without an event. A draining Machine whose Node is lost permits
 // another drain, but triggers no event for the waiting Machines.
 const turnRetry = time.Minute
 

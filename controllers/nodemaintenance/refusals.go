@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	switch {
 	case message == "":
 		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
-	case !r.isReported(s): // the message may differ each time, and each write of the status is followed by another reconciliation
+	case !r.isReported(s, message): // the message may differ each time, and each write of the status is followed by another reconciliation
 		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
 	}
 	if apiequality.Semantic.DeepEqual(before, s.maintenance.Status.Conditions) {
@@ -69,10 +70,14 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	return message == "", nil
 }
 
-// isReported reports whether the condition has said a moment ago that writes were refused.
-func (r *Reconciler) isReported(s *scope) bool {
-	return meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed) &&
-		s.now.Before(r.statuses.NextWrite(s.request, s.now, refusedBackoff(s)))
+// isReported reports whether the condition has said a moment ago that the same write was refused.
+func (r *Reconciler) isReported(s *scope, message string) bool {
+	reported := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
+	if reported == nil {
+		return false
+	}
+	what, _, _ := strings.Cut(message, ": ")
+	return strings.HasPrefix(reported.Message, what+": ") && s.now.Before(r.statuses.NextWrite(s.request, s.now, refusedBackoff(s)))
 }
 
 // refusedBackoff returns the delay before refused writes are repeated: the time for which writes have been refused, within limits.

@@ -127,6 +127,7 @@ func TestManagedWithoutPolicy(t *testing.T) {
 		"a Machine whose drain in place no policy requires now":   {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{v1alpha1.DrainRequestedAnnotation: "2026-01-01T00:00:00Z/m"}, managed: true},
 		"a Machine whose cordon no policy requires now":           {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{clusterv1.MachineSkipRemediationAnnotation: v1alpha1.HookOwner}, managed: true},
 		"no Machine that a policy has selected":                   {reason: v1alpha1.ReasonNotManaged},
+		"only a Machine whose stage annotation is invalid":        {reason: v1alpha1.ReasonInvalidStage},
 		"only Machines whose maintenance is over, or never began": {},
 	} {
 		t.Run("R63: manages a Cluster that no policy selects while it has a maintenance to end: it has "+name, func(t *testing.T) {

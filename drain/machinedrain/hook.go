@@ -31,11 +31,14 @@ func IsDraining(m *clusterv1.Machine) bool {
 	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
 }
 
+// withoutMaintenance are the reasons of the conditions of Machines that have no NodeMaintenance, or had none when their annotation became invalid.
+var withoutMaintenance = []string{v1alpha1.ReasonNotManaged, v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonInvalidStage}
+
 // MayHaveMaintenance reports whether a NodeMaintenance may exist for a Machine whose policy was deleted: it is being drained, its condition says so, or its
 // maintenance has set an annotation.
 func MayHaveMaintenance(m *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	isReported := condition != nil && condition.Reason != v1alpha1.ReasonNotManaged && condition.Reason != v1alpha1.ReasonMachineCompleted
+	isReported := condition != nil && !slices.Contains(withoutMaintenance, condition.Reason)
 	return IsDraining(m) || isReported || drainRequested(m) != nil || m.Annotations[clusterv1.MachineSkipRemediationAnnotation] == v1alpha1.HookOwner
 }
 
