@@ -2,6 +2,7 @@ package machine
 
 import (
 	"cmp"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,9 +113,11 @@ func TestInvalidRule(t *testing.T) {
 			if tc.skips {
 				valid.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
 			}
-			kept := []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}, {Name: rules.MachineDrainRulePrefix + "db", Behavior: v1alpha1.DrainBehavior(valid.Spec.Drain.Behavior)}}
+			kept := append(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsSkip}).Rules,
+				v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "db", Behavior: v1alpha1.DrainBehavior(valid.Spec.Drain.Behavior)})
+			lifted := slices.DeleteFunc(slices.Clone(kept), func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
 			if tc.lifted {
-				kept = kept[1:]
+				kept = lifted
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Rules: kept, Stage: tc.stage})
 			m.UID = "m"
@@ -181,7 +184,7 @@ func TestInvalidRule(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.message).To(HavePrefix("Draining the Pods of DaemonSets"))
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
-			g.Expect(stored.Spec.DrainRules).To(Equal(kept[1:]))
+			g.Expect(stored.Spec.DrainRules).To(Equal(lifted))
 		})
 	}
 }

@@ -24,7 +24,7 @@ func IsAnyGone(present, wanted []v1alpha1.DrainRule) bool {
 
 // StaySkipped reports whether the Pods that MachineDrainRules among the present rules leave on a drained Node stay skipped, however the invalid
 // MachineDrainRules are fixed: up to the last rule that skips Pods, the valid rules are the present ones, and none is invalid. firstInvalid is the
-// first invalid rule by name, "" if it is not known.
+// first invalid rule by name, "" if it is not known. It returns false if a user has changed the other rules.
 func StaySkipped(present, valid []v1alpha1.DrainRule, firstInvalid string) bool {
 	last := ""
 	for i := range present {
@@ -35,7 +35,15 @@ func StaySkipped(present, valid []v1alpha1.DrainRule, firstInvalid string) bool 
 	upToLast := func(all []v1alpha1.DrainRule) []v1alpha1.DrainRule {
 		return slices.DeleteFunc(slices.Clone(all), func(rule v1alpha1.DrainRule) bool { return !isMachineDrainRule(rule) || rule.Name > last })
 	}
+	if !apiequality.Semantic.DeepEqual(others(present), others(valid)) {
+		return false
+	}
 	return last == "" || last < firstInvalid && apiequality.Semantic.DeepEqual(upToLast(present), upToLast(valid))
+}
+
+// others returns the rules that every NodeMaintenance of a Machine has. That for the Pods of DaemonSets is removed after the wait for volumes.
+func others(all []v1alpha1.DrainRule) []v1alpha1.DrainRule {
+	return slices.DeleteFunc(slices.Clone(all), func(rule v1alpha1.DrainRule) bool { return isMachineDrainRule(rule) || rule.Name == RuleDaemonSetPods })
 }
 
 func isMachineDrainRule(rule v1alpha1.DrainRule) bool {

@@ -66,6 +66,7 @@ func TestStaySkipped(t *testing.T) {
 		{"the rule that skips Pods is invalid", []v1alpha1.DrainRule{b}, nil, b.Name, false},
 		{"the invalid rule has a higher precedence", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/aa", false},
 		{"a new rule has a higher precedence", []v1alpha1.DrainRule{b}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/c", false},
+		{"a user has added a rule", []v1alpha1.DrainRule{builtIn, a, rule("mine", skip)}, []v1alpha1.DrainRule{builtIn, a}, "machine-drain-rule/c", false},
 		{"it is not known which rule is invalid", []v1alpha1.DrainRule{b}, []v1alpha1.DrainRule{b}, "", false},
 	} {
 		t.Run("M6: "+tc.name, func(t *testing.T) {
