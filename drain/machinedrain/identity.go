@@ -160,8 +160,8 @@ func (f Found) TakenMessage() string {
 	if len(f.Taken) == 0 {
 		return ""
 	}
-	message := "NodeMaintenance " + strings.Join(f.Taken, " and NodeMaintenance ") + " was not written by the manager for this Machine and Node, " +
-		"or was deleted and has a finalizer of another owner, and is not used"
+	message := "NodeMaintenance " + strings.Join(f.Taken, " and NodeMaintenance ") +
+		" was not written by the manager for this Machine and Node, or was deleted and has a finalizer of another owner, and is not used"
 	if f.Name == "" {
 		message += ". Delete one of them, or its finalizers, so that the drain can start"
 	}
