@@ -335,6 +335,17 @@ func TestInvariants(t *testing.T) {
 			getTurn(s, "n3")
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
+		{"M93: the second one of two Machines gets a turn when the first one loses its hook", func(s *story) {
+			waitForTurn(s, "n2")
+			waitForTurn(s, "n3")
+			s.now = s.now.Add(20 * time.Second)
+			getTurn(s, "n2")
+			s.now = s.now.Add(8 * time.Second)
+			s.Unhooked["n2"] = true
+			s.storeNamedMachine("n2", unhooked)
+			getTurn(s, "n3")
+			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
+		}, nil},
 		{"M93: the hook is removed a drain timeout after the Machine had a turn, but another drain began meanwhile", func(s *story) {
 			waitForTurn(s, "n2")
 			waitForTurn(s, "n3")

@@ -337,7 +337,7 @@ func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not stri
 }
 
 // tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be observed
-// to begin, "" if no other Machine did.
+// to begin, "" if no other Machine did. One that was released before the turn, which is recorded in whole seconds, does not count.
 func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	if l.MaxParallelDrains == 0 || !l.recorded[name] {
 		return ""
@@ -348,7 +348,7 @@ func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 		if !isEarlier || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
 			continue
 		}
-		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(-appearance))); exists && last.DeletionTimestamp != nil && isHooked(last) {
+		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(rounding))); exists && last.DeletionTimestamp != nil && isHooked(last) {
 			return other
 		}
 	}
