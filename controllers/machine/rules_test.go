@@ -113,8 +113,8 @@ func TestInvalidRule(t *testing.T) {
 			if tc.skips {
 				valid.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
 			}
-			kept := append(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsSkip}).Rules,
-				v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "db", Behavior: v1alpha1.DrainBehavior(valid.Spec.Drain.Behavior)})
+			kept := rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsSkip}).Rules
+			kept = append(kept, v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "db", Behavior: v1alpha1.DrainBehavior(valid.Spec.Drain.Behavior)})
 			lifted := slices.DeleteFunc(slices.Clone(kept), func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.RuleDaemonSetPods })
 			if tc.lifted {
 				kept = lifted

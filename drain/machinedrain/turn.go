@@ -332,7 +332,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(other Contender) bool { return other.Policy != "" && other.Policy != self.Policy })
+	all = underLimitOf(self, all)
 	lastBegan := lastDrainBegan(self, all)
 	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now), Longest: longestDraining(all)}
 	isBlocked := false
@@ -355,6 +355,11 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
 	return turn
+}
+
+// underLimitOf returns the contenders that count under the limit of one of them.
+func underLimitOf(self Contender, all []Contender) []Contender {
+	return slices.DeleteFunc(slices.Clone(all), func(other Contender) bool { return other.Policy != "" && other.Policy != self.Policy })
 }
 
 // longestDraining returns the name of the Machine that has been draining for the longest time, empty if none drains.

@@ -48,6 +48,9 @@ type Progress struct {
 // isActive reports whether Pods of the Node are being drained.
 func (p Progress) isActive() bool { return p.Started && !p.Drained }
 
+// waits reports whether a Node starts in the order of the Nodes.
+func (p Progress) waits(isSchedulable bool) bool { return !p.Started && (!p.Drained || isSchedulable) }
+
 // Turns says which Nodes of maintenances with a limit are drained now, and which wait.
 type Turns struct {
 	// Waiting are the names of the Nodes that wait.
@@ -93,20 +96,14 @@ func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
 	}
 	for _, node := range nodes {
 		p := progress[node]
-		if p.Started || p.Drained && !schedulable.Has(node) || unlimited.Has(node) {
+		if unlimited.Has(node) || !p.waits(schedulable.Has(node)) {
 			continue
 		}
-		if turns.mayStart(limited[node]) {
-			if !p.Drained {
-				turns.activate(node, limited[node])
-			}
-			continue
-		}
-		turns.Waiting.Insert(node)
-		for _, name := range limited[node] {
-			d := turns.drains[name]
-			d.waiting = append(d.waiting, node)
-			turns.drains[name] = d
+		switch {
+		case !turns.mayStart(limited[node]):
+			turns.await(node, limited[node])
+		case !p.Drained:
+			turns.activate(node, limited[node])
 		}
 	}
 	return turns
@@ -114,6 +111,15 @@ func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
 
 func (t Turns) mayStart(maintenances []string) bool {
 	return !slices.ContainsFunc(maintenances, func(name string) bool { return len(t.drains[name].active) >= t.drains[name].limit })
+}
+
+func (t Turns) await(node string, maintenances []string) {
+	t.Waiting.Insert(node)
+	for _, name := range maintenances {
+		d := t.drains[name]
+		d.waiting = append(d.waiting, node)
+		t.drains[name] = d
+	}
 }
 
 func (t Turns) activate(node string, maintenances []string) {
