@@ -143,10 +143,8 @@ func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 // or evictionTime has passed, and not before the limits are observed. e is its Evacuation, nil if it has none.
 func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.Time {
 	earliest := d.deletesFrom(gracePeriod)
-	if e != nil && e.Status.FailedEvictionTime != nil && !d.isTooShort(gracePeriod) {
-		if refused := e.Status.FailedEvictionTime.Time; !refused.Before(d.Began) && refused.Before(earliest) {
-			earliest = refused
-		}
+	if refused := evacuation.RefusedAt(e); refused != nil && !d.isTooShort(gracePeriod) && !refused.Before(d.Began) && refused.Before(earliest) {
+		earliest = *refused
 	}
 	return latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest, d.Observed)
 }

@@ -238,6 +238,10 @@ func TestDeleteAt(t *testing.T) {
 			if tc.refused == never {
 				g.Expect(drain.DeleteAt(tc.gracePeriod, nil).Sub(start)).To(Equal(tc.want))
 			}
+			for _, reason := range []string{v1alpha1.ReasonEvictionRefused, v1alpha1.ReasonNoResponse, v1alpha1.ReasonAPIServerBusy} {
+				e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: reason}}
+				g.Expect(drain.DeleteAt(tc.gracePeriod, e)).To(Equal(drain.DeleteAt(tc.gracePeriod, nil)), "the API server did not decide: %s", reason)
+			}
 			isShort := drain.Shortage(tc.gracePeriod) != ""
 			g.Expect(isShort).To(Equal(tc.short), "warns")
 			drain.Deletes = false

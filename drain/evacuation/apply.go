@@ -159,6 +159,21 @@ func IsAttempted(e *v1alpha1.Evacuation, since time.Time) bool {
 	return refused != nil && !refused.Time.Before(since.Truncate(time.Second)) // the API stores seconds
 }
 
+// failures are the reasons of an eviction about which the API server did not decide, because it failed.
+var failures = sets.New(v1alpha1.ReasonNoResponse, v1alpha1.ReasonAPIServerBusy, v1alpha1.ReasonEvictionRefused)
+
+// RefusedAt returns when the eviction of the Pod of an Evacuation was last refused. It returns nil if it was not, or if the API server failed instead of
+// deciding: the next attempt may succeed.
+func RefusedAt(e *v1alpha1.Evacuation) *time.Time {
+	if e == nil || e.Status.FailedEvictionTime == nil {
+		return nil
+	}
+	if evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil && failures.Has(evicting.Reason) {
+		return nil
+	}
+	return &e.Status.FailedEvictionTime.Time
+}
+
 // setCondition sets a condition, and reports whether that changed anything. Evacuators write conditions too. If they have filled
 // the list, setCondition removes the last of theirs, since the API server refuses longer lists.
 func setCondition(e *v1alpha1.Evacuation, conditionType string, status metav1.ConditionStatus, a Action, now time.Time) bool {
