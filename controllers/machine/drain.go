@@ -208,7 +208,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 			return outcome{}, err
 		}
 	}
-	present, usesTurn := s.maintenance, s.usesTurn(desired)
+	present, usesTurn := s.maintenance, s.clock().UsesTurn(s.maintenance, desired)
 	if usesTurn { // the drain has the whole drain timeout from now
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
@@ -232,18 +232,6 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		}
 	}
 	return outcome{}, nil
-}
-
-// usesTurn reports whether the drain begins with a NodeMaintenance, in a turn that the Machine recorded before, while something prevented the drain.
-func (s *scope) usesTurn(desired *v1alpha1.NodeMaintenance) bool {
-	switch clock := s.clock(); {
-	case desired.Spec.Stage != v1alpha1.StageDrain:
-		return false
-	case s.maintenance == nil: // otherwise it is recreated
-		return clock.IsGranted()
-	default:
-		return clock.Drain != nil && s.maintenance.Spec.Stage != v1alpha1.StageDrain
-	}
 }
 
 // awaitDrained waits until the Node is drained or the drain times out.

@@ -80,6 +80,19 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 // counts, and the drain gets the whole timeout when it begins.
 func (c Clock) IsGranted() bool { return c.Drain != nil && c.Drained == nil && c.Blocked != nil }
 
+// UsesTurn reports whether the desired NodeMaintenance begins the drain in a turn that the Machine has recorded before, while something prevented the
+// drain. present is its NodeMaintenance, nil if it has none.
+func (c Clock) UsesTurn(present, desired *v1alpha1.NodeMaintenance) bool {
+	switch {
+	case desired.Spec.Stage != v1alpha1.StageDrain:
+		return false
+	case present == nil: // otherwise it is recreated
+		return c.IsGranted()
+	default:
+		return c.Drain != nil && present.Spec.Stage != v1alpha1.StageDrain
+	}
+}
+
 // drainEnd returns when the drain ended, nil if it has not. A record in the future is of a manager whose clock was ahead.
 func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
 	end := recorded(m, v1alpha1.DrainEndedAnnotation)
