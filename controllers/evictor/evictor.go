@@ -211,7 +211,8 @@ func (v *Evictor) stateOf(cluster types.NamespacedName) *state {
 	return v.states[cluster]
 }
 
-// disconnect drops the state of a workload cluster in which no Pods are observed, once no eviction is in flight, no Pod waits for a backoff, and no signal was sent in the last signals.Interval.
+// disconnect drops the state of a workload cluster in which no Pods are observed, once no eviction is in flight, no Pod waits for a backoff, and no signal
+// was sent in the last signals.Interval.
 // It keeps the state until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
 func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()

@@ -73,7 +73,8 @@ func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Resul
 	if len(machines.Items) != 1 || machines.Items[0].UID != s.machine.UID || !machines.Items[0].DeletionTimestamp.IsZero() {
 		return reconcile.Result{RequeueAfter: observeRetry}, nil
 	}
-	ctrl.LoggerFrom(ctx).Info("The Machine is not being deleted, as it was before in this or another management cluster, completing its NodeMaintenance", "NodeMaintenance", klog.KObj(s.maintenance))
+	ctrl.LoggerFrom(ctx).Info("Completing the NodeMaintenance of a Machine that is not being deleted any more, after clusterctl move or a restore",
+		"NodeMaintenance", klog.KObj(s.maintenance))
 	return reconcile.Result{}, r.completeMaintenance(ctx, s)
 }
 

@@ -227,7 +227,8 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.Turn.Now() {
 		return outcome{}, nil
 	}
-	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: s.Turn.Message(s.cluster.Name) + ". The Node is cordoned", at: s.now.Add(turnRetry)}
+	message := s.Turn.Message(s.cluster.Name) + ". The Node is cordoned"
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: message, at: s.now.Add(turnRetry)}
 	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at

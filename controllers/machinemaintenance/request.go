@@ -60,7 +60,8 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, first), FirstInvalid: first.Rule}
 	}
 	return machinedrain.Maintenance(machinedrain.Request{
-		ManagementCluster: q.ManagementCluster, Cluster: client.ObjectKeyFromObject(r.Cluster), Machine: r.Machine, Node: node, Name: found.Name, Present: found.Maintenance,
+		ManagementCluster: q.ManagementCluster, Cluster: client.ObjectKeyFromObject(r.Cluster), Machine: r.Machine, Node: node,
+		Name: found.Name, Present: found.Maintenance,
 		Policy: r.Policy, Rules: compiled.Rules, Stage: r.Stage, For: r.For,
 	}), problem, nil
 }

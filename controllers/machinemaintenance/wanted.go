@@ -46,7 +46,9 @@ func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now 
 }
 
 // PolicyFor is Policies.For. unread says why the policy cannot be decoded that may select the Machine, nil if the selection has none.
-func (q *Requester) PolicyFor(machine *clusterv1.Machine, cluster *clusterv1.Cluster, policies machinedrain.Policies) (selection machinedrain.PolicySelection, unread *setaside.Error) {
+func (q *Requester) PolicyFor(
+	machine *clusterv1.Machine, cluster *clusterv1.Cluster, policies machinedrain.Policies,
+) (selection machinedrain.PolicySelection, unread *setaside.Error) {
 	byName := map[string]*setaside.Error{}
 	for _, each := range q.Unread.List("MachineDrainPolicy", machine.Namespace) {
 		byName[each.Object.Name] = each
@@ -106,7 +108,9 @@ func (q *Requester) PolicyOf(ctx context.Context, cluster *clusterv1.Cluster) fu
 }
 
 // outdatedStage returns the stage that the rollout of a Machine's MachineDeployment requests, empty if it requests none.
-func (q *Requester) outdatedStage(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, policies machinedrain.Policies, now time.Time) (v1alpha1.NodeMaintenanceStage, error) {
+func (q *Requester) outdatedStage(
+	ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine, policies machinedrain.Policies, now time.Time,
+) (v1alpha1.NodeMaintenanceStage, error) {
 	name := machine.Labels[clusterv1.MachineDeploymentNameLabel]
 	if name == "" {
 		return "", nil

@@ -185,7 +185,10 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageComplete:
 		return r.completionSteps(s)
 	case v1alpha1.StageDrain:
-		return []step{r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes, r.confirm, r.report, r.updateNodeConditions, r.reportRefused}
+		return []step{
+			r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes,
+			r.confirm, r.report, r.updateNodeConditions, r.reportRefused,
+		}
 	case v1alpha1.StageCordon:
 		return []step{r.addFinalizer, r.listNodes, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused}
 	default:
@@ -205,7 +208,10 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 	case s.recreated: // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
 	default:
-		return []step{r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused, r.removeFinalizer, r.stopObserving}
+		return []step{
+			r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes,
+			r.report, r.updateNodeConditions, r.reportRefused, r.removeFinalizer, r.stopObserving,
+		}
 	}
 }
 

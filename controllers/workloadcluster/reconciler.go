@@ -305,8 +305,8 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 	return cluster, nil
 }
 
-// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no other manager is known
-// to complete them. They continue even if the last policy has been deleted, also after a restart.
+// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no other
+// manager is known to complete them. They continue even if the last policy has been deleted, also after a restart.
 func (r *Reconciler) hasMaintenances(ctx context.Context, cluster types.NamespacedName) (bool, error) {
 	live, err := r.Clusters.UncachedClient(ctx, cluster)
 	if err != nil {

@@ -38,7 +38,8 @@ func WithoutPolicyMessage(m *clusterv1.Machine, reason string) string {
 	if reason != v1alpha1.ReasonWaitingForTurn || former == "" {
 		return WithoutPolicy
 	}
-	return "No MachineDrainPolicy selects the Machine any more: until one does, the last maxParallelDrains of MachineDrainPolicy " + former + " limits its drain, which otherwise uses the defaults"
+	return "No MachineDrainPolicy selects the Machine any more: until one does, the last maxParallelDrains of MachineDrainPolicy " +
+		former + " limits its drain, which otherwise uses the defaults"
 }
 
 // RecordLimit records on a Machine under which limit it waits for a turn, or will when hooks of other owners no longer hold its drain. Without a policy, the

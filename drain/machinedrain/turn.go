@@ -183,7 +183,9 @@ func IsReportedHeld(m *clusterv1.Machine) bool {
 
 // Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the Machines of
 // RequestedDrains, and returns its first error.
-func Contenders(all []clusterv1.Machine, now time.Time, observe func(*clusterv1.Machine) (ObservedDrain, error)) (contenders []Contender, workers int, _ error) {
+func Contenders(
+	all []clusterv1.Machine, now time.Time, observe func(*clusterv1.Machine) (ObservedDrain, error),
+) (contenders []Contender, workers int, _ error) {
 	for i := range all {
 		if !isControlPlane(&all[i]) {
 			workers++

@@ -127,7 +127,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 	left, expected := partition(chosen, func(l Leaving) bool {
 		return settled(o.Deployment) && !o.Now.Before(l.Progress.Add(chosenTime))
 	})
-	last = &Decision{Unmark: refs(left), Reports: append(reports, refuseAll(left, NotChosen, "Deployment "+nameOf(o.Deployment)+" was scaled back, but its ReplicaSet deleted another Pod")...)}
+	why := "Deployment " + nameOf(o.Deployment) + " was scaled back, but its ReplicaSet deleted another Pod"
+	last = &Decision{Unmark: refs(left), Reports: append(reports, refuseAll(left, NotChosen, why)...)}
 	if len(expected) > 0 || len(waiting) > 0 {
 		last.RequeueAt = o.Now.Add(settleInterval)
 	}

@@ -40,7 +40,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 // annotation, so that orphaned ones are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(targetsOf)),
+		workload.Watch(
+			"staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(targetsOf),
+		),
 		workload.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, staticpod.Affected)),
 	}
 }

@@ -157,7 +157,9 @@ func inParallel(clusters []types.NamespacedName, read func(types.NamespacedName)
 }
 
 // managementStatus returns the status of those Machines that the command line selects. drainsOf returns what is known of workload clusters.
-func managementStatus(c *observe.Connections, all []clusterv1.Machine, kind, name string, drainsOf func(clusters []types.NamespacedName) []report.Drains) *report.Status {
+func managementStatus(
+	c *observe.Connections, all []clusterv1.Machine, kind, name string, drainsOf func(clusters []types.NamespacedName) []report.Drains,
+) *report.Status {
 	var machines []clusterv1.Machine
 	var clusters []types.NamespacedName
 	for i := range all {

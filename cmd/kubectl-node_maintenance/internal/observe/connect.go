@@ -120,7 +120,9 @@ func NewConnections(ctx context.Context, config *rest.Config, contextName, workl
 	if err != nil {
 		return nil, err
 	}
-	return &Connections{Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]func() (*Workload, error){}}, nil
+	return &Connections{
+		Current: current, Gaps: gaps, override: workloadKubeconfig, agent: config.UserAgent, workloads: map[types.NamespacedName]func() (*Workload, error){},
+	}, nil
 }
 
 // Workload returns the workload cluster of a Cluster. If it cannot be reached, that is not tried again for other Machines of the Cluster.
