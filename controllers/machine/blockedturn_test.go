@@ -1,0 +1,250 @@
+package machine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+func TestTurnOfMachineWhoseStepFails(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	answers := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-time.Second)}
+	for name, tc := range map[string]struct {
+		limit   int
+		timeout int32
+		state   clustercache.HealthCheckingState
+		policy  bool // can be read
+		missing bool // it was deleted
+		unasked bool // the step has failed since the Machine was deleted
+		waited  bool // the Machine has recorded its limit
+		granted bool
+	}{
+		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
+		"M39: gets one when its drain timeout has passed since the last drain began":                            {limit: 1, timeout: 20, state: answers, policy: true, granted: true},
+		"M26: gets none while the limit is reached":                                                             {limit: 1, timeout: 60, state: answers, policy: true},
+		"M39: gets none without a drain timeout, because nothing would end it":                                  {limit: 2, state: answers, policy: true},
+		"M93: gets none while the workload cluster does not answer":                                             {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
+		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
+		"M126: gets one under the limit under which it has waited before":                                       {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, granted: true},
+		"M126: gets none while that limit is reached":                                                           {limit: 1, timeout: 60, state: answers, policy: true, missing: true, waited: true},
+		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
+		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout":    {limit: 1, timeout: 60, state: answers, policy: true, unasked: true},
+		"M39: gets the turn that comes, without having recorded that it waits":                                  {limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt(tc.limit))
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			if tc.missing {
+				policy.Namespace = "other"
+			}
+			objects, remote := []client.Object{provisionedCluster(), policy}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
+			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine(), deletedMachine()}
+			for i, name := range []string{"waits", "drains", "younger"} {
+				m, node := machines[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+				if objects = append(objects, m); name != "drains" {
+					if !tc.unasked {
+						m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+					}
+					remote.WithObjects(node)
+					continue
+				}
+				drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: m, Node: node})
+				drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-30 * time.Second))}}
+				remote.WithObjects(node, drain)
+			}
+			self := machines[0]
+			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(tc.timeout)
+			if tc.waited {
+				machinedrain.Clock{Waiting: &now}.RecordLimit(self, policy)
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(self).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, is := list.(*v1alpha1.MachineDrainPolicyList); is && !tc.policy {
+						return errors.New("the API server is overloaded")
+					}
+					return c.List(ctx, list, options...)
+				},
+			}).Build()
+			r := withoutConnection(t, now, management, tc.state)
+			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{}, r.Clock)
+			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return errors.New("the conversion webhook of the infrastructure provider does not answer")
+			}})
+			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
+			since := now.Add(-15 * time.Second)
+			if tc.unasked {
+				since = now.Add(-2 * time.Minute)
+			}
+			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(self)})
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
+			g.Expect(self.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "M93: the moment grants a turn and never a release")
+			if tc.granted {
+				g.Expect(self.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.Format(time.RFC3339)))
+				g.Expect(self.Annotations).To(HaveKey(v1alpha1.DrainBlockedAnnotation), "M122: the drain, if it begins, has the whole timeout")
+			} else {
+				g.Expect(self.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation))
+			}
+			if tc.unasked && !tc.granted {
+				g.Expect(conditions.GetMessage(self, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("1 draining (maxParallelDrains allows 1)"))
+			}
+		})
+	}
+}
+
+func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		after  []time.Duration // when the step of the older Machine fails
+		outage time.Duration   // when the workload cluster does not answer
+		ended  time.Duration   // how long ago the waiting Machine was blocked, too
+		passes bool
+	}{
+		"M121: a Machine waits for an older one whose step fails":                                             {after: []time.Duration{0, 4 * time.Minute}},
+		"M121: it does not if that step has failed for five minutes, and neither has a drain timeout":         {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, passes: true},
+		"M121: it does if it was blocked itself a moment ago: what has blocked both may be over":              {after: []time.Duration{0, 5 * time.Minute}, ended: 29 * time.Second},
+		"M121: it does not thirty seconds later":                                                              {after: []time.Duration{0, 5 * time.Minute}, ended: 30 * time.Second, passes: true},
+		"M121: the time during which the workload cluster does not answer, which blocks both, does not count": {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, outage: 4 * time.Minute},
+		"M121: neither does the time before that":                                                             {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 9 * time.Minute}, outage: 4 * time.Minute},
+		"M121: the time after that does":                                                                      {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 10 * time.Minute}, outage: 4 * time.Minute, passes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+			older, self := deletedMachine(), deletedMachine()
+			for i, m := range []*clusterv1.Machine{older, self} {
+				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
+			}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			var now time.Time
+			for _, after := range tc.after {
+				now = start.Add(after)
+				state := clustercache.HealthCheckingState{LastProbeTime: now}
+				if after == tc.outage && after > 0 {
+					state.ConsecutiveFailures = 1
+				}
+				r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
+				r.limit(t.Context(), &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+			}
+			if tc.ended > 0 {
+				r.blockSince(&scope{machine: self, now: start})
+				r.endBlock(&scope{machine: self, now: now.Add(-tc.ended)})
+			}
+			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote, now: now})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(turn.Now()).To(Equal(tc.passes), "%+v", turn)
+			isNamed := turn.Blocked != ""
+			g.Expect(isNamed).NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
+		})
+	}
+}
+
+func TestTurnThatIsUsedLater(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	began := now.Add(-50 * time.Second)
+	for name, tc := range map[string]struct {
+		present v1alpha1.NodeMaintenanceStage // empty: the NodeMaintenance does not exist
+		refused bool
+		granted bool // the Machine got the turn while something prevented the drain
+		want    time.Time
+	}{
+		"M122: so has one whose NodeMaintenance did not exist, because something has prevented the drain since the deletion": {granted: true, want: now},
+		"M122: the drain timeout counts from the turn while the NodeMaintenance cannot be created":                           {granted: true, refused: true, want: began},
+		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout":                           {present: v1alpha1.StageCordon, want: now},
+		"M39: the drain timeout counts from the turn while something prevents the drain":                                     {present: v1alpha1.StageCordon, refused: true, want: began},
+		"M17: it counts from the recorded start if the NodeMaintenance is recreated":                                         {want: began},
+		"M97: it does not count again if the drain has begun":                                                                {present: v1alpha1.StageDrain, want: began},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine := deletedMachine()
+			machine.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Hour)))
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			machine.Annotations[v1alpha1.DrainStartedAnnotation] = began.Format(time.RFC3339)
+			if tc.granted {
+				machine.Annotations[v1alpha1.DrainBlockedAnnotation] = began.Format(time.RFC3339)
+			}
+			desired := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
+			management, remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build(), fake.NewClientBuilder().WithScheme(newScheme())
+			if tc.present != "" {
+				present := desired.DeepCopy()
+				present.Spec.Stage, present.CreationTimestamp = tc.present, metav1.NewTime(now.Add(-time.Hour))
+				remote.WithObjects(present)
+			}
+			refusal := apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("nodemaintenances").GroupResource(), desired.Name, errors.New("a policy forbids it"))
+			remote.WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if tc.refused {
+						return refusal
+					}
+					return c.Create(ctx, object, options...)
+				},
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if tc.refused {
+						return refusal
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			})
+			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10), Recorder: tracing.NewRecorder(t.Context(), nil)}
+			s := &scope{machine: machine, cluster: provisionedCluster(), client: remote.Build(), node: node, now: now}
+			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			s.observe(nil)
+			if present := (&v1alpha1.NodeMaintenance{}); tc.present != "" {
+				g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(desired), present)).To(Succeed())
+				s.observe(present)
+			}
+			s.Turn = &machinedrain.Turn{}
+			_, err := r.apply(t.Context(), s, desired)
+			if g.Expect(err != nil).To(Equal(tc.refused)); err == nil {
+				result, err := r.awaitDrained(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.action).To(Equal(wait))
+			}
+			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+			g.Expect(s.machine.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, tc.want.Format(time.RFC3339)))
+			if tc.want.Equal(now) {
+				g.Expect(s.machine.Annotations).NotTo(HaveKey(v1alpha1.DrainBlockedAnnotation), "the turn is used once")
+				g.Expect(s.maintenance.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation), "it counts from its own start")
+			}
+		})
+	}
+}
