@@ -112,7 +112,9 @@ func (w *world) probeProviderGroups() {
 	w.Expect(w.at.client.Create(w.Context(), cluster)).To(Succeed())
 	w.Expect(w.at.client.Create(w.Context(), machine)).To(Succeed())
 	w.Eventually(func(g Gomega) {
-		g.Expect(w.machine(g, "probe").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		created := w.machine(g, "probe")
+		g.Expect(created.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		g.Expect(created.Finalizers).To(ContainElement(clusterv1.MachineFinalizer), "without it, the deletion does not wait for the hook")
 	}, eventually, pace).Should(Succeed())
 	w.Expect(w.at.client.Delete(w.Context(), machine)).To(Succeed())
 	w.Eventually(func() error { return w.at.client.Get(w.Context(), keyOf("probe"), machine) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
