@@ -35,6 +35,9 @@ func (r *run) move(ctx context.Context, record *recording) error {
 		if err := r.setPaused(ctx, false); err != nil { // an interrupted move leaves the Cluster paused
 			return err
 		}
+		if err := r.noneReleased(ctx); err != nil {
+			return err
+		}
 		return r.fleet.MoveTo(ctx, r.next.fleet, metav1.NamespaceDefault)
 	})
 	if err != nil {
@@ -46,6 +49,21 @@ func (r *run) move(ctx context.Context, record *recording) error {
 	for _, drain := range r.schedule.Drains {
 		if err := r.request(ctx, "delete Machine "+drain.Machine+" again", r.deleteMoved(drain.Machine)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// noneReleased returns an error while a released Machine exists. clusterctl fails if the infrastructure machine of a Machine is deleted during the move,
+// and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
+func (r *run) noneReleased(ctx context.Context) error {
+	machines := &clusterv1.MachineList{}
+	if err := r.fleet.Client.List(ctx, machines, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		return errors.Wrap(err, "listing Machines")
+	}
+	for i := range machines.Items {
+		if m := &machines.Items[i]; !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m) {
+			return errors.Errorf("Machine %s is released and not gone", m.Name)
 		}
 	}
 	return nil
