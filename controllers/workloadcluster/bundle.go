@@ -21,6 +21,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
@@ -127,14 +128,13 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 }
 
 // unservedAfter returns what the conditions of draining Machines say after the bundle was applied, or failed to be. changed is false if they
-// still say the same. A refusal matters in the first check since the workload cluster was connected: until one succeeds, its drains cannot be
-// observed.
+// still say the same. A failure matters in the first check since the workload cluster was connected: until one succeeds, its drains cannot be
+// observed. A conflict ends with the next check.
 func (a *Applied) unservedAfter(failure error, isFirst bool) (unserved string, changed bool) {
-	isRefused := apierrors.IsForbidden(failure) || apierrors.IsInvalid(failure) || apierrors.IsBadRequest(failure) || apierrors.IsInternalError(failure)
 	switch {
 	case failure == nil || a.Unserved != "":
 		return a.Unserved, true
-	case isRefused && isFirst:
+	case isFirst && !apierrors.IsConflict(failure) && !workload.IsNotConnected(failure):
 		return "The bundle cannot be installed in the workload cluster: " + progress.Describe(failure), true
 	default:
 		return "", false

@@ -227,7 +227,8 @@ func TestUnservedAfter(t *testing.T) {
 		{name: "M52: the missing CRD, rather than the refusal of its creation", applied: Applied{Unserved: "missing"}, failure: refusal, first: true, message: "missing", changed: true},
 		{name: "M57: a refusal in the first check", failure: refusal, first: true, message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(refusal), changed: true},
 		{name: "a refusal in a later check", failure: refusal},
-		{name: "a conflict", failure: errors.New("conflict"), first: true},
+		{name: "M57: a request without an answer", failure: context.DeadlineExceeded, first: true, message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(context.DeadlineExceeded), changed: true},
+		{name: "a conflict", failure: apierrors.NewConflict(schema.GroupResource{Resource: "any"}, "any", nil), first: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
