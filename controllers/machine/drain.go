@@ -213,7 +213,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
-	if apierrors.IsAlreadyExists(err) { // the cache is stale, or another author has just created it
+	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // the cache is stale, or another author has just created it
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
 	}
 	if err != nil {
@@ -258,9 +258,11 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	return s.untilDrainDeadline(waiting), nil
 }
 
-// drainState returns what is known about the end of the drain.
+// drainState returns what is known about the end of the drain. It does not end while a MachineDrainRule that is gone still applies: it may never have
+// existed in this management cluster, and then the Pods that it skips must be drained.
 func (r *Reconciler) drainState(s *scope) machinedrain.DrainState {
-	return machinedrain.DrainStateOf(s.maintenance, r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
+	_, isAnyGone := r.rulesGone.Load(client.ObjectKeyFromObject(s.machine))
+	return machinedrain.DrainStateOf(s.maintenance, !isAnyGone && r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
 }
 
 const (

@@ -2,21 +2,28 @@ package machine
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -41,6 +48,116 @@ func TestReplacedRule(t *testing.T) {
 		g.Expect(at(10*time.Second, nil)).To(Equal(protected), "it is gone again")
 		g.Expect(at(13*time.Second, nil)).To(BeEmpty())
 	})
+}
+
+// databaseFixture has a Machine of policy p on whose Node the Pod db runs, and a NodeMaintenance whose status says that the Node is drained.
+type databaseFixture struct {
+	*Reconciler
+	management, remote client.Client
+	machine            *clusterv1.Machine
+	maintenance        *v1alpha1.NodeMaintenance
+	g                  *WithT
+	t                  *testing.T
+}
+
+func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha1.MachineDrainPolicySpec, request machinedrain.Request, onPatch interceptor.Funcs, rest ...client.Object) *databaseFixture {
+	t.Helper()
+	now, key := time.Now().Truncate(time.Second), types.NamespacedName{Namespace: "fleet", Name: "c"}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "db", UID: "db", Labels: map[string]string{"node": "node"}}, Spec: corev1.PodSpec{NodeName: "node"}}
+	request.Cluster, request.Machine, request.Node, request.Policy = key, machine, node, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}, Spec: policy}
+	m := machinedrain.Maintenance(request)
+	m.UID = "m"
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-30 * time.Second))}}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-time.Second))}}
+	rest = append(rest, machine, request.Policy,
+		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "c"}},
+		&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}})
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(rest...).WithStatusSubresource(machine).Build()
+	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m, pod).WithStatusSubresource(m).WithInterceptorFuncs(onPatch).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
+	reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
+	r := newReconciler(t, management, reachable, clock.RealClock{})
+	r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
+	return &databaseFixture{r, management, remote, machine, m, NewWithT(t), t}
+}
+
+// confirm makes this process find the Node to be drained, with the Pods that it has observed.
+func (f *databaseFixture) confirm(observed ...types.UID) {
+	present := &v1alpha1.NodeMaintenance{}
+	f.g.Expect(f.remote.Get(f.t.Context(), client.ObjectKeyFromObject(f.maintenance), present)).To(Succeed())
+	request := workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: client.ObjectKeyFromObject(present)}
+	f.Clusters.ConfirmDrained(request, present, "node", sets.New(observed...))
+}
+
+// pass reconciles the Machine and returns it.
+func (f *databaseFixture) pass() (*clusterv1.Machine, error) {
+	key := client.ObjectKeyFromObject(f.machine)
+	_, failure := f.Reconcile(f.t.Context(), reconcile.Request{NamespacedName: key})
+	stored := &clusterv1.Machine{}
+	f.g.Expect(f.management.Get(f.t.Context(), key, stored)).To(Succeed())
+	return stored, failure
+}
+
+// deletedWithoutVolumes returns a deleted Machine that does not wait for volumes.
+func deletedWithoutVolumes() *clusterv1.Machine {
+	machine := deletedMachine()
+	machine.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(-time.Minute).Truncate(time.Second)))
+	machine.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
+	return machine
+}
+
+// skipping returns the rules of a NodeMaintenance with one that skips all Pods.
+func skipping(name string) []v1alpha1.DrainRule {
+	all := []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{}}}
+	return append(rules.Compile(rules.Input{}).Rules, v1alpha1.DrainRule{Name: name, Behavior: v1alpha1.DrainBehaviorSkip, Pods: all})
+}
+
+// TestRuleThatNobodyHas reconciles a deleted Machine whose NodeMaintenance is drained because of a rule that no MachineDrainRule of this management cluster
+// has. A user of the workload cluster has added it, a restored backup has, or the manager of the management cluster from which the Cluster was moved.
+func TestRuleThatNobodyHas(t *testing.T) {
+	for name, tc := range map[string]struct{ from, rule string }{
+		"another name":                   {"here", "skip-all"},
+		"a user of the workload cluster": {"here", rules.MachineDrainRulePrefix + "skip-all"},
+		"clusterctl move":                {"there", rules.MachineDrainRulePrefix + "skip-all"},
+	} {
+		t.Run("M108: releases no Machine: "+name, func(t *testing.T) {
+			request := machinedrain.Request{ManagementCluster: tc.from, Rules: skipping(tc.rule)}
+			f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{}, request, interceptor.Funcs{})
+			_, err := f.pass()
+			f.g.Expect(err).NotTo(HaveOccurred())
+			present := &v1alpha1.NodeMaintenance{}
+			f.g.Expect(f.remote.Get(t.Context(), client.ObjectKeyFromObject(f.maintenance), present)).To(Succeed())
+			if slices.ContainsFunc(present.Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == tc.rule }) {
+				f.confirm("db")
+			}
+			stored, err := f.pass()
+			f.g.Expect(err).NotTo(HaveOccurred())
+			f.g.Expect(machinedrain.HasHook(stored)).To(BeTrue(), "no MachineDrainRule exists, the database runs, and the Machine is released as drained")
+		})
+	}
+}
+
+// TestWriteWithoutEffect edits a rule that has skipped a Pod. The NodeMaintenance does not have the edit, because the write has no effect.
+func TestWriteWithoutEffect(t *testing.T) {
+	for name, patch := range map[string]func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error{
+		"the NodeMaintenance no longer exists": func(_ context.Context, _ client.WithWatch, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "nodemaintenances"}, object.GetName())
+		},
+		"a mutating webhook restores the rules": func(ctx context.Context, c client.WithWatch, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+			return c.Get(ctx, client.ObjectKeyFromObject(object), object)
+		},
+	} {
+		t.Run("M95: releases no Machine: "+name, func(t *testing.T) {
+			rule := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "db"}}
+			rule.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorDrain
+			request := machinedrain.Request{ManagementCluster: "here", Rules: skipping(rules.MachineDrainRulePrefix + rule.Name)}
+			f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{}, request, interceptor.Funcs{Patch: patch}, rule)
+			f.confirm("db")
+			stored, _ := f.pass()
+			f.g.Expect(machinedrain.HasHook(stored)).To(BeTrue(), "the database must be drained, and the Machine is released as drained")
+		})
+	}
 }
 
 func TestAnnouncedPlan(t *testing.T) {

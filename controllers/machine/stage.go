@@ -218,7 +218,8 @@ func (r *Reconciler) skipIfDrained(ctx context.Context, s *scope) (outcome, erro
 	case !machinedrain.WasDrained(s.machine):
 		return outcome{}, nil
 	case state == machinedrain.DrainComplete:
-		if machinedrain.AllowUpdate(s.policy, v1alpha1.ReasonMachineDrained)(s.machine.DeepCopy()) {
+		isReported := conditions.IsTrue(s.machine, v1alpha1.MachineNodeMaintenance)
+		if !isReported || machinedrain.AllowUpdate(s.policy, v1alpha1.ReasonMachineDrained)(s.machine.DeepCopy()) {
 			if waiting, err := r.confirmPods(ctx, s); err != nil || waiting.action == wait {
 				return waiting, err
 			}

@@ -17,10 +17,12 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -152,4 +154,29 @@ func ofOtherMachines(cluster string) *v1alpha1.MachineDrainPolicy {
 	p.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"cluster": v1alpha1.LabelValue(cluster)}}
 	p.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"drained": "yes"}}
 	return p
+}
+
+// TestDrainedInPlaceWithUnobservedPod drains the Pods of DaemonSets, too, while the API server lists a Pod that the watch has not delivered.
+func TestDrainedInPlaceWithUnobservedPod(t *testing.T) {
+	for name, timeout := range map[string]int32{"without a timeout": 0, "with one": 600} {
+		t.Run("M95: the Node is not drained while a Pod was not observed: "+name, func(t *testing.T) {
+			machine := deletedMachine()
+			machine.DeletionTimestamp = nil
+			machine.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
+			machinedrain.RequestDrain(time.Now().Add(-time.Minute))(machine)
+			if timeout > 0 {
+				machine.Spec.Deletion.NodeDrainTimeoutSeconds = &timeout
+			}
+			policy := v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}
+			lifted := rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules
+			request := machinedrain.Request{ManagementCluster: "here", For: v1alpha1.RequestedForStage, Rules: lifted}
+			f := newDatabaseFixture(t, machine, policy, request, interceptor.Funcs{})
+			for range 3 {
+				f.confirm()
+				stored, err := f.pass()
+				f.g.Expect(err).NotTo(HaveOccurred())
+				f.g.Expect(conditions.IsTrue(stored, v1alpha1.MachineNodeMaintenance)).To(BeFalse(), "a user may work on the Node, on which the database runs")
+			}
+		})
+	}
 }

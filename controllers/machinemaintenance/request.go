@@ -106,7 +106,10 @@ func Apply(ctx context.Context, remote client.Client, present, desired *v1alpha1
 		return present, nil
 	}
 	err := remote.Patch(ctx, changed, client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{}))
-	return changed, errors.Wrapf(client.IgnoreNotFound(err), "updating NodeMaintenance %s", desired.Name)
+	if err == nil && machinedrain.Update(changed.DeepCopy(), desired) {
+		err = errors.New("the API server stores another NodeMaintenance than requested: an admission webhook or policy of the workload cluster changes it")
+	}
+	return changed, errors.Wrapf(err, "updating NodeMaintenance %s", desired.Name)
 }
 
 // Ensure creates or updates the NodeMaintenance of a Machine that is not being deleted; stages only move forward. It returns the resulting
