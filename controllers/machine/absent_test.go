@@ -153,24 +153,27 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	}
 	pod, elsewhere := func(name string) client.Object { return on("node", name) }, on("two", "elsewhere")
 	for name, tc := range map[string]struct {
-		stored   []client.Object
-		timedOut func(s *scope, waitedFor string)
-		want     action
+		stored      []client.Object
+		timedOut    func(s *scope, waitedFor string)
+		schedulable bool
+		want        action
 	}{
-		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, nil, wait},
-		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, nil, proceed},
-		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, (*scope).drainTimedOut, proceed},
-		"M110: does not release it if only the wait for volumes has timed out":                   {[]client.Object{pod("skipped"), pod("web")}, (*scope).volumesTimedOut, wait},
+		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, nil, false, wait},
+		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, nil, false, proceed},
+		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, (*scope).drainTimedOut, false, proceed},
+		"M110: does not release it if only the wait for volumes has timed out":                   {[]client.Object{pod("skipped"), pod("web")}, (*scope).volumesTimedOut, false, wait},
+		"M110: does not release it while its Node is schedulable":                                {[]client.Object{pod("skipped")}, nil, true, wait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{Unschedulable: !tc.schedulable}}
+			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(tc.stored, node)...).
 				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
 			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
 			s := &scope{
 				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
-				node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now(),
+				node: node, now: time.Now(),
 			}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New[types.UID]("skipped"))
@@ -221,7 +224,8 @@ func TestConfirmationThatFails(t *testing.T) {
 		t.Run("M57, M110: "+name+" holds a drained Machine, also beyond the timeout of the wait for volumes that has ended", func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build(), interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 					return tc.answer
 				},
@@ -231,7 +235,7 @@ func TestConfirmationThatFails(t *testing.T) {
 			machine := deletedMachine()
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
 			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60))
-			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: now}
+			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: node, now: now}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			s.IsDrained, s.VolumeWaitStart, s.volumesOver = true, new(now.Add(-50*time.Minute)), true // the volumes have detached
 			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})

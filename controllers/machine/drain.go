@@ -262,7 +262,8 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 // existed in this management cluster, and then the Pods that it skips must be drained.
 func (r *Reconciler) drainState(s *scope) machinedrain.DrainState {
 	_, isAnyGone := r.rulesGone.Load(client.ObjectKeyFromObject(s.machine))
-	return machinedrain.DrainStateOf(s.maintenance, !isAnyGone && r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
+	hadEnded := s.clock().Drained != nil || machinedrain.WasDrained(s.machine)
+	return machinedrain.DrainStateOf(s.maintenance, hadEnded, !isAnyGone && r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
 }
 
 const (
@@ -328,14 +329,21 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }
 
-// confirmPods waits until each Pod that the API server lists on the drained Node was observed when the NodeMaintenance was found to be drained. The watch
-// may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released. A timeout of the wait for
+// confirmPods waits until the API server has the Node cordoned, and until each Pod that it lists on it was observed when the NodeMaintenance was found to
+// be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released. A timeout of the wait for
 // volumes does not end the drain, and no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
 	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil
 	}
 	s.confirming = true
+	node, waiting, err := r.readNode(ctx, s)
+	if err != nil || waiting.action == wait {
+		return waiting, err
+	}
+	if !node.Spec.Unschedulable {
+		return waitForNode(s, "cordoned"), nil
+	}
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {
 		return r.unreachable(ctx, s, err)

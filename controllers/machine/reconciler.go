@@ -242,6 +242,7 @@ type scope struct {
 	node        *corev1.Node
 	found       machinedrain.Found        // the result of the lookup of its NodeMaintenance
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
+	liveNode    *corev1.Node              // as the API server has it, nil until it was read, see readNode
 
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 

@@ -180,3 +180,41 @@ func TestDrainedInPlaceWithUnobservedPod(t *testing.T) {
 		})
 	}
 }
+
+// TestFirstListAfterTheDrain reconciles a Machine whose drain had ended, while the Pods of its Node are listed again: after a restart, a lost contact, or the end
+// of a pause or hold of another Machine of the Cluster.
+func TestFirstListAfterTheDrain(t *testing.T) {
+	ago := func(d time.Duration) string { return time.Now().Add(-d).UTC().Format(time.RFC3339) }
+	prepare := func(t *testing.T, machine *clusterv1.Machine, purpose string) *databaseFixture {
+		t.Helper()
+		machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(600)), new(int32(300))
+		machine.Annotations[v1alpha1.DrainStartedAnnotation], machine.Annotations[v1alpha1.DrainEndedAnnotation] = ago(9*time.Minute), ago(4*time.Minute)
+		f := newDatabaseFixture(t, machine, v1alpha1.MachineDrainPolicySpec{}, machinedrain.Request{ManagementCluster: "here", For: purpose, Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
+		notObserved := f.maintenance.DeepCopy()
+		f.g.Expect(f.remote.Get(t.Context(), client.ObjectKeyFromObject(f.maintenance), notObserved)).To(Succeed())
+		notObserved.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsNotObserved, LastTransitionTime: metav1.Now()}}
+		f.g.Expect(f.remote.Status().Update(t.Context(), notObserved)).To(Succeed())
+		return f
+	}
+	t.Run("M94: the wait for volumes does not start again", func(t *testing.T) {
+		machine := deletedMachine()
+		machine.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(-10 * time.Minute).Truncate(time.Second)))
+		began := ago(4 * time.Minute)
+		machine.Annotations[v1alpha1.VolumeWaitStartedAnnotation] = began
+		f := prepare(t, machine, v1alpha1.RequestedForDeletion)
+		stored, err := f.pass()
+		f.g.Expect(err).NotTo(HaveOccurred())
+		f.g.Expect(stored.Annotations).To(HaveKeyWithValue(v1alpha1.VolumeWaitStartedAnnotation, began))
+	})
+	t.Run("M94: a Machine that was drained in place keeps its condition", func(t *testing.T) {
+		machine := deletedMachine()
+		machine.DeletionTimestamp = nil
+		machine.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
+		machinedrain.RequestDrain(time.Now().Add(-10 * time.Minute))(machine)
+		machine.Status.Conditions = []metav1.Condition{machinedrain.ResultCondition(v1alpha1.ReasonMachineDrained, "The Node is drained")}
+		f := prepare(t, machine, v1alpha1.RequestedForStage)
+		stored, err := f.pass()
+		f.g.Expect(err).NotTo(HaveOccurred())
+		f.g.Expect(conditions.IsTrue(stored, v1alpha1.MachineNodeMaintenance)).To(BeTrue())
+	})
+}

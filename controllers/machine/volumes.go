@@ -40,20 +40,9 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 // VolumeAttachments, of which a cluster may have tens of thousands: a volume is mounted only while status.volumesAttached has it.
 func (r *Reconciler) confirmVolumes(ctx context.Context, s *scope) (outcome, error) {
 	s.confirming = s.drainTimeoutMessage == ""
-	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
-	if err != nil {
-		return r.unreachable(ctx, s, err)
-	}
-	node := &corev1.Node{}
-	found, err := readOne(ctx, live, client.ObjectKeyFromObject(s.node), node)
-	switch {
-	case err != nil:
-		return r.unreachable(ctx, s, err)
-	case !found, node.UID != s.node.UID:
-		return outcome{
-			action: wait, reason: v1alpha1.ReasonMachineDraining, at: s.now.Add(observeRetry),
-			message: "Waiting for Node " + s.node.Name + " to be observed",
-		}, nil
+	node, waiting, err := r.readNode(ctx, s)
+	if err != nil || waiting.action == wait {
+		return waiting, err
 	}
 	known := s.node
 	s.confirming, s.node = false, node
@@ -61,6 +50,33 @@ func (r *Reconciler) confirmVolumes(ctx context.Context, s *scope) (outcome, err
 		return outcome{}, nil
 	}
 	return r.awaitVolumes(ctx, s)
+}
+
+// readNode reads the Node from the API server, once in a reconciliation. It waits while that has another Node than the cache.
+func (r *Reconciler) readNode(ctx context.Context, s *scope) (*corev1.Node, outcome, error) {
+	if s.liveNode != nil {
+		return s.liveNode, outcome{}, nil
+	}
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
+	if err != nil {
+		waiting, err := r.unreachable(ctx, s, err)
+		return nil, waiting, err
+	}
+	node := &corev1.Node{}
+	found, err := readOne(ctx, live, client.ObjectKeyFromObject(s.node), node)
+	switch {
+	case err != nil:
+		waiting, err := r.unreachable(ctx, s, err)
+		return nil, waiting, err
+	case !found, node.UID != s.node.UID:
+		return nil, waitForNode(s, "observed"), nil
+	}
+	s.liveNode = node
+	return node, outcome{}, nil
+}
+
+func waitForNode(s *scope, until string) outcome {
+	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, at: s.now.Add(observeRetry), message: "Waiting for Node " + s.node.Name + " to be " + until}
 }
 
 // awaitVolumes waits for the volumes of the Node in scope.

@@ -19,20 +19,24 @@ func TestDrainStateOf(t *testing.T) {
 		isConfirmed bool
 		want        machinedrain.DrainState
 		cordoned    string // the reason of the condition Cordoned
+		reason      string // of the condition Drained
+		hadEnded    bool
 	}{
-		{"M95: believes a confirmed condition", metav1.ConditionTrue, 2, true, machinedrain.DrainComplete, v1alpha1.ReasonCordoned},
-		{"M95: does not believe the condition of another process or connection", metav1.ConditionTrue, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned},
-		{"M95: does not believe the condition of an earlier generation", metav1.ConditionTrue, 1, true, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned},
-		{"M95: does not wait for a confirmation while Pods must be drained", metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned},
-		{"M110: does not end while the Node cannot be cordoned", metav1.ConditionTrue, 2, true, machinedrain.DrainInProgress, v1alpha1.ReasonCordonFailed},
+		{"M95: believes a confirmed condition", metav1.ConditionTrue, 2, true, machinedrain.DrainComplete, v1alpha1.ReasonCordoned, "", true},
+		{"M95: does not believe the condition of another process or connection", metav1.ConditionTrue, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true},
+		{"M95: does not believe the condition of an earlier generation", metav1.ConditionTrue, 1, true, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true},
+		{"M95: does not wait for a confirmation while Pods must be drained", metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, "", true},
+		{"M110: does not end while the Node cannot be cordoned", metav1.ConditionTrue, 2, true, machinedrain.DrainInProgress, v1alpha1.ReasonCordonFailed, "", true},
+		{"M94: waits for the first list of the Pods after the drain had ended", metav1.ConditionFalse, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, true},
+		{"M94: is in progress during the first list, unless it had ended", metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := draining(0)
 			m.Generation = 2
-			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed}, {
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, Reason: tc.reason, ObservedGeneration: tc.observed}, {
 				Type: v1alpha1.NodeMaintenanceCordoned, Reason: tc.cordoned, Message: "Node one cannot be cordoned",
 			}}
-			if got := machinedrain.DrainStateOf(m, tc.isConfirmed); got != tc.want {
+			if got := machinedrain.DrainStateOf(m, tc.hadEnded, tc.isConfirmed); got != tc.want {
 				t.Errorf("got %d, want %d", got, tc.want)
 			}
 		})

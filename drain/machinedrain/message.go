@@ -167,11 +167,15 @@ const (
 	DrainComplete
 )
 
-// DrainStateOf returns the state of the drain of a NodeMaintenance. isConfirmed means that this process has found it to be drained under the present
-// spec, in the present connection. A Node that cannot be cordoned is not drained, although no Pod must be drained now: another one may start.
-func DrainStateOf(m *v1alpha1.NodeMaintenance, isConfirmed bool) DrainState {
+// DrainStateOf returns the state of the drain of a NodeMaintenance. hadEnded means that the Machine has recorded its end, and isConfirmed that this
+// process has found it to be drained under the present spec, in the present connection. Until the Pods are listed after a restart, nothing is known. A Node
+// that cannot be cordoned is not drained, although no Pod must be drained now: another one may start.
+func DrainStateOf(m *v1alpha1.NodeMaintenance, hadEnded, isConfirmed bool) DrainState {
+	drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	switch {
-	case m.Spec.Stage != v1alpha1.StageDrain || !meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained), cordonFailure(m) != "":
+	case m.Spec.Stage != v1alpha1.StageDrain || drained == nil || cordonFailure(m) != "":
+		return DrainInProgress
+	case drained.Status != metav1.ConditionTrue && !(hadEnded && drained.Reason == v1alpha1.ReasonPodsNotObserved):
 		return DrainInProgress
 	case !isConfirmed || !Drained(m):
 		return DrainUnconfirmed
