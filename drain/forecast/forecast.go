@@ -7,8 +7,10 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -91,6 +93,8 @@ type Pod struct {
 	// Unscheduled names another Pod of the budget that the Pod waits for, and says why the scheduler has found no Node for it. It is empty if
 	// there is none.
 	Unscheduled string
+	// AtOnce means that the Pod is evicted when its step begins: no PodDisruptionBudget selects it, and no evacuator or backoff delays the eviction.
+	AtOnce bool
 	// Deletes means that the Pod is deleted instead of evicted, see budgets.Candidate.
 	Deletes bool
 	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
@@ -369,6 +373,23 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 		p.nameReceivers(o, terms)
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
+	p.AtOnce = len(admitted) > 0 && len(p.Budgets) == 0 && p.DeletionTimestamp == nil && p.Next.Kind == evacuation.Evict
+}
+
+// Controller returns the kind and name of the controller of the Pod: the Deployment of its ReplicaSet, else the one in its owner references. They are
+// empty if it has none. The kind is followed by its API group unless that is apps.
+func (p *Pod) Controller() (kind, name string) {
+	owner := metav1.GetControllerOfNoCopy(p.Pod)
+	if deployment := surge.DeploymentOf(p.Pod); deployment != "" {
+		return "Deployment", deployment
+	} else if owner == nil {
+		return "", ""
+	}
+	gk := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+	if gk.Group == appsv1.GroupName {
+		gk.Group = ""
+	}
+	return gk.String(), owner.Name
 }
 
 // nameReceivers adds to what the Pod waits for which webhooks receive its eviction requests, although the budget refuses them.

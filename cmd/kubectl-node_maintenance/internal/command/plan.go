@@ -94,6 +94,16 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 }
 
 func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {
+	plan, err := p.drains(ctx, c, t, proposed)
+	if err == nil {
+		plan.NoteGroups(func(g report.Group) int32 {
+			return c.Replicas(ctx, g.Cluster, g.Kind, types.NamespacedName{Namespace: g.Namespace, Name: g.Name})
+		})
+	}
+	return plan, err
+}
+
+func (p *planOptions) drains(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {
 	plan := &report.Plan{Context: contextOf(c)}
 	if !c.Current.HasMachines {
 		if t.kind != "node" {

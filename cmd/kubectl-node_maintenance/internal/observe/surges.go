@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -11,12 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get,roleName=capnm-plugin-workload-reader
 
@@ -87,4 +89,25 @@ func (w *Workload) claimsOf(ctx context.Context, deployment *appsv1.Deployment) 
 		}
 	}
 	return claims, nil
+}
+
+// Replicas returns how many replicas a Deployment or StatefulSet of a Cluster declares, or of the cluster of the context if the Cluster is empty. It
+// returns 0 if that is not known: nothing depends on it but a note.
+func (c *Connections) Replicas(ctx context.Context, cluster, kind string, name types.NamespacedName) int32 {
+	w := c.CurrentWorkload()
+	if namespace, name, found := strings.Cut(cluster, "/"); found {
+		var err error
+		if w, err = c.Workload(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+			return 0
+		}
+	}
+	deployment, set := &appsv1.Deployment{}, &appsv1.StatefulSet{}
+	switch {
+	case kind == "Deployment" && w.Get(ctx, name, deployment) == nil:
+		return ptr.Deref(deployment.Spec.Replicas, 1)
+	case kind == "StatefulSet" && w.Get(ctx, name, set) == nil:
+		return ptr.Deref(set.Spec.Replicas, 1)
+	default:
+		return 0
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
@@ -31,6 +32,8 @@ type Plan struct {
 	// Context says which kind of cluster the command has used.
 	Context string  `json:"context"`
 	Drains  []Drain `json:"drains"`
+	// Notes are about all drains together.
+	Notes []string `json:"notes,omitempty"`
 	// Gaps are what could not be read.
 	Gaps []string `json:"gaps,omitempty"`
 }
@@ -64,6 +67,9 @@ type Drain struct {
 
 	DrainRules []v1alpha1.DrainRule `json:"drainRules,omitempty"`
 	Notes      []string             `json:"notes,omitempty"`
+
+	// parallel is how many of the drains in progress with this one may be in progress at the same time, 0 for no limit.
+	parallel int
 }
 
 // Problem is why a drain waits.
@@ -107,6 +113,8 @@ type Pod struct {
 	// Surge is set if a surge is requested for the Pod and its Deployment was read.
 	Surge   *Surge   `json:"surge,omitempty"`
 	Volumes []string `json:"volumes,omitempty"`
+
+	group Group // of a Pod that is evicted when its step begins
 }
 
 // Surge is what the evacuator for Deployments is expected to do.
@@ -193,6 +201,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 	}
 	d.notes(m, intent)
 	d.fill(intent, observed)
+	d.parallel = intent.Turn.Limit
 	if attached != nil && machinedrain.WaitsForVolumes(m.Machine, node) && !machinedrain.DaemonSetRuleLifted(intent.Present) {
 		for _, names := range attached.Waiting {
 			d.Volumes = append(d.Volumes, names...)
@@ -241,6 +250,7 @@ func NodeDrain(node *corev1.Node, intent Intent, observed forecast.Observation) 
 			node.Annotations["cluster.x-k8s.io/cluster-namespace"], machine))
 	}
 	d.fill(intent, observed)
+	d.parallel = nodeselection.Limit(intent.Maintenance.Spec.MaxParallelNodes, len(observed.Nodes))
 	return d
 }
 
@@ -331,6 +341,9 @@ func podOf(p *forecast.Pod) Pod {
 	}
 	for _, claim := range volumes.ClaimsOf(p.Pod) {
 		pod.Volumes = append(pod.Volumes, claim.Name)
+	}
+	if p.AtOnce {
+		pod.group.Kind, pod.group.Name = p.Controller()
 	}
 	return pod
 }

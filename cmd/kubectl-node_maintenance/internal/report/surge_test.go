@@ -113,3 +113,46 @@ func TestSurge(t *testing.T) {
 		g.Expect(out.String()).To(ContainSubstring("EVACUATORS, in this order\n  -\n  No surge: " + refusal))
 	})
 }
+
+func TestNoteGroups(t *testing.T) {
+	const three = "3 Pods of Deployment shop/web may be evicted at the same time: no PodDisruptionBudget selects them."
+	selecting := budgets.NewIndex([]*policyv1.PodDisruptionBudget{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{}},
+		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 3, CurrentHealthy: 3, DesiredHealthy: 1, DisruptionsAllowed: 2},
+	}}, nil)
+	one := func(o *forecast.Observation) { o.Maintenance.Spec.MaxParallelNodes = ptr.To(intstr.FromInt32(1)) }
+	for name, test := range map[string]struct {
+		replicas int32
+		change   func(*forecast.Observation)
+		want     []string
+	}{
+		"all replicas are on Nodes that drain":     {3, nil, []string{three + " All 3 replicas are on Nodes that drain."}},
+		"a replica is elsewhere":                   {4, nil, []string{three}},
+		"the number of replicas is not known":      {0, nil, []string{three}},
+		"a budget selects the Pods":                {3, func(o *forecast.Observation) { o.Budgets = selecting }, nil},
+		"the budgets were not read":                {3, func(o *forecast.Observation) { o.Budgets = nil }, nil},
+		"the Pods are surged":                      {1, func(o *forecast.Observation) { o.Maintenance.Spec.Evacuation.Surge = v1alpha1.SurgeAlways }, nil},
+		"maxParallelNodes permits one Node of two": {3, one, []string{strings.Replace(three, "3", "2", 1)}},
+	} {
+		t.Run("K43: "+name, func(t *testing.T) {
+			first, intent, observed := surging(test.replicas)
+			observed.Nodes = []*corev1.Node{first, {ObjectMeta: metav1.ObjectMeta{Name: "two"}}}
+			intent.Maintenance.Spec.NodeSelector, intent.Maintenance.Spec.Evacuation.Surge = v1alpha1.SelectNodes("one", "two"), v1alpha1.SurgeNever
+			for _, node := range []string{"one", "two"} {
+				pod := observed.Pods[0].DeepCopy()
+				pod.Name, pod.UID, pod.Spec.NodeName = "web-abc-"+node, types.UID(node), node
+				observed.Pods = append(observed.Pods, *pod)
+			}
+			if test.change != nil {
+				test.change(&observed)
+			}
+			plan := &report.Plan{}
+			for _, observed.Node = range observed.Nodes {
+				plan.Drains = append(plan.Drains, report.NodeDrain(observed.Node, intent, observed))
+			}
+			plan.NoteGroups(func(report.Group) int32 { return test.replicas })
+			NewWithT(t).Expect(plan.Notes).To(Equal(test.want))
+		})
+	}
+}

@@ -47,6 +47,7 @@ func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
 		}
 		t.drain(&p.Drains[i])
 	}
+	t.notes(p.Notes)
 	if len(p.Gaps) > 0 {
 		t.line("")
 		fmt.Fprintln(t, style.Warning("NOT READ: the prediction may be incomplete"))
@@ -76,7 +77,11 @@ func (t text) drain(d *Drain) {
 		t.line("")
 		t.line("Volumes that must detach: %s", strings.Join(d.Volumes, ", "))
 	}
-	for _, note := range d.Notes {
+	t.notes(d.Notes)
+}
+
+func (t text) notes(notes []string) {
+	for _, note := range notes {
 		t.line("")
 		t.line("Note: %s", note)
 	}
