@@ -42,6 +42,7 @@ func TestEvictions(t *testing.T) {
 var evictionActs = []act{
 	{"E20: applies changes of a PodDisruptionBudget immediately", budgetIsEdited},
 	{"E55: does not evict Pods while an operator replaces their PodDisruptionBudget", budgetIsReplaced},
+	{"E55: evicts no Pod in gaps of 20 ms and 300 ms between two PodDisruptionBudgets, and all when no other one follows", gapsBetweenBudgets},
 	{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
 	{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
 	{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
@@ -58,6 +59,7 @@ var evictionActs = []act{
 	{"E18: does not evict a replacement of the same name on another Node", sameNameElsewhere},
 	{"E23: evicts Pods of one Node while the evictions of another Node hang", hangingNode},
 	{"E56: drains the older one of two Nodes whose Pods share several PodDisruptionBudgets", crossedBudgets},
+	{"E56: drains the older one of two Nodes that have waited for shared PodDisruptionBudgets", crossedBudgetsThatOpen},
 	{"E18: finishes an in-flight eviction before the manager exits", managerEnds},
 	{"E36: evicts Pods while a user recreates NodeMaintenances of a Node that cannot be cordoned", cordonsThatNeverCome},
 	{"E37: watches Pods only on existing Nodes, whatever Nodes Evacuations name", forgedNodes},
@@ -125,6 +127,41 @@ func budgetIsReplaced(s *scene) {
 	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("e55", 4))).To(Succeed())
 	s.expectDeleted(pods...)
 	s.deleteMaintenances("e55")
+}
+
+// gapsBetweenBudgets replaces the budgets of six Pods each, after gaps in which a drain that acts on events would evict all of them. Then it deletes
+// the budgets for good, as Longhorn deletes that of an instance manager when no volume of the Node needs it any more.
+func gapsBetweenBudgets(s *scene) {
+	s.withNodes("e55-gaps")
+	var pods []*corev1.Pod
+	gaps := map[string]time.Duration{"e55-short": 20 * time.Millisecond, "e55-long": 300 * time.Millisecond}
+	for app := range gaps {
+		for i := range 6 {
+			pods = append(pods, bare(fmt.Sprintf("%s-%d", app, i), "e55-gaps", withApp(app)))
+		}
+		s.create(s.workload.Client, budgetRequiring(app, 6))
+	}
+	s.run(pods...)
+	s.expectHealthy("e55-short", 6)
+	s.expectHealthy("e55-long", 6)
+	s.maintain(nm("e55-gaps", draining, ofNodes("e55-gaps")))
+	for _, pod := range pods {
+		s.expectWaits(pod, string(budgets.BudgetExhausted), "6 healthy Pods required")
+	}
+	for app, gap := range gaps {
+		s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring(app, 6))).To(Succeed())
+		s.Consistently(func() []corev1.Pod { return s.podsOf(app) }, gap, gap/4).Should(HaveLen(6))
+		s.create(s.workload.Client, budgetRequiring(app, 6))
+		s.expectHealthy(app, 6)
+	}
+	s.Expect(s.evictions()).To(BeEmpty())
+
+	for app := range gaps {
+		s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring(app, 6))).To(Succeed())
+	}
+	s.expectDeleted(pods...)
+	s.Expect(s.evictions()).To(HaveLen(len(pods)), "none is refused")
+	s.deleteMaintenances("e55-gaps")
 }
 
 func applicationIsEdited(s *scene) {
@@ -377,22 +414,44 @@ func hangingNode(s *scene) {
 // crossedBudgets drains two Nodes together. Each of six budgets selects a Pod of both Nodes and allows one disruption in total: if each Node used
 // some of them, none would be drained.
 func crossedBudgets(s *scene) {
-	s.withNodes("e56-a", "e56-b")
+	s.drainCrossed("e56", 1, func([]*corev1.Pod) {})
+}
+
+// crossedBudgetsThatOpen drains them while the budgets allow no disruption. Then they allow one after the other, as in a rolling update.
+func crossedBudgetsThatOpen(s *scene) {
+	s.drainCrossed("e56-open", 2, func(pods []*corev1.Pod) {
+		for _, pod := range pods {
+			s.expectWaits(pod, string(budgets.BudgetExhausted), "2 healthy Pods required")
+		}
+		for i := range crossed {
+			s.editBudget(fmt.Sprintf("e56-open-%d", i), func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(1)) })
+		}
+	})
+}
+
+const crossed = 6 // budgets
+
+// drainCrossed drains two Nodes that share budgets, and expects that the older drain gets all disruptions.
+func (s *scene) drainCrossed(name string, required int, open func([]*corev1.Pod)) {
+	s.Helper()
+	nodes := []string{name + "-a", name + "-b"}
+	s.withNodes(nodes...)
 	var pods []*corev1.Pod
-	for i := range 6 {
-		app := fmt.Sprintf("e56-%d", i)
-		pods = append(pods, bare(app+"-a", "e56-a", withApp(app)), bare(app+"-b", "e56-b", withApp(app)))
-		s.create(s.workload.Client, budgetRequiring(app, 1))
+	for i := range crossed {
+		app := fmt.Sprintf("%s-%d", name, i)
+		pods = append(pods, bare(app+"-a", nodes[0], withApp(app)), bare(app+"-b", nodes[1], withApp(app)))
+		s.create(s.workload.Client, budgetRequiring(app, required))
 	}
 	s.run(pods...)
-	for i := range 6 {
-		s.expectHealthy(fmt.Sprintf("e56-%d", i), 2)
+	for i := range crossed {
+		s.expectHealthy(fmt.Sprintf("%s-%d", name, i), 2)
 	}
-	s.create(s.workload.Client, nm("e56-a", draining, ofNodes("e56-a")), nm("e56-b", draining, ofNodes("e56-b")))
-	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, eventually, pace).Should(Equal(6))
-	older := "e56-a"
-	if s.drainStart("e56-b").Before(s.drainStart("e56-a")) {
-		older = "e56-b"
+	s.create(s.workload.Client, nm(nodes[0], draining, ofNodes(nodes[0])), nm(nodes[1], draining, ofNodes(nodes[1])))
+	open(pods)
+	s.Eventually(func() int { return len(s.evictions().Succeeded()) }, eventually, pace).Should(Equal(crossed))
+	older := nodes[0]
+	if s.drainStart(nodes[1]).Before(s.drainStart(nodes[0])) {
+		older = nodes[1]
 	}
 	s.expectDrained(older)
 	for _, pod := range pods {
@@ -402,7 +461,7 @@ func crossedBudgets(s *scene) {
 		}
 	}
 	s.expectDeleted(pods...)
-	s.deleteMaintenances("e56-a", "e56-b")
+	s.deleteMaintenances(nodes...)
 }
 
 // cordonsThatNeverCome creates NodeMaintenances of a Node with another UID until the Pod is evicted.
