@@ -19,6 +19,20 @@ const (
 	SurgeAlways SurgePolicy = "Always"
 )
 
+// SurgeMethod says how the Pods of a Deployment are replaced before they are removed. The default is Scale.
+// +kubebuilder:validation:Enum=Scale;Restart
+type SurgeMethod string
+
+const (
+	// SurgeMethodScale adds replicas to the Deployment, and restores their number when the new Pods are available.
+	SurgeMethodScale SurgeMethod = "Scale"
+	// SurgeMethodRestart replaces all Pods of the Deployment by a rollout, as `kubectl rollout restart` does: it sets the annotation
+	// maintenance.cluster.x-k8s.io/restarted-at in the Pod template, and keeps the number of replicas. It restarts only Deployments whose
+	// maxUnavailable resolves to 0 and whose maxSurge resolves to at least 1, and each of them again only when the drains that had begun
+	// before have ended.
+	SurgeMethodRestart SurgeMethod = "Restart"
+)
+
 // StatefulSetPodsPolicy says whether the Pods of a StatefulSet are evicted in order. The default is Unordered, as Cluster API drains.
 // +kubebuilder:validation:Enum=Ordered;Unordered
 type StatefulSetPodsPolicy string
@@ -97,6 +111,13 @@ type SharedEvacuationPolicy struct {
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`
+
+	// surgeMethod says how Deployments surge. Scale adds replicas. Restart replaces all Pods of a Deployment, also those on other Nodes, by a
+	// rollout. It is for GitOps tools that restore the number of replicas. If several NodeMaintenances request a surge for a Pod, Scale takes
+	// precedence.
+	// +optional
+	// +default="Scale"
+	SurgeMethod SurgeMethod `json:"surgeMethod,omitempty"`
 
 	// statefulSetPods says whether the Pods of a StatefulSet are evicted in order, one at a time. It applies to StatefulSets with
 	// podManagementPolicy OrderedReady and update strategy RollingUpdate. If several NodeMaintenances drain a Node, Ordered takes

@@ -42,6 +42,10 @@ const (
 	// value identifies the surge.
 	SurgingLabel = "maintenance.cluster.x-k8s.io/surging"
 
+	// RestartedAt is an annotation in the Pod template of a Deployment, and so of its Pods, and a label of the Deployment. Its value is when a
+	// drain has restarted the Deployment, in seconds since 1970.
+	RestartedAt = "maintenance.cluster.x-k8s.io/restarted-at"
+
 	// DeletionCostAnnotation on a Pod is the deletion cost that the Pod had before a surge chose it for removal. It can be empty.
 	DeletionCostAnnotation = "maintenance.cluster.x-k8s.io/deletion-cost-before"
 

@@ -39,6 +39,8 @@ type Observation struct {
 	Nodes []*corev1.Node
 	// Others are the other NodeMaintenances in stage Drain with the Nodes that they select.
 	Others []planinput.Drain
+	// All are all NodeMaintenances of the workload cluster, as far as they were read.
+	All []v1alpha1.NodeMaintenance
 	// Pods of all Nodes of the component, and their Evacuations.
 	Pods        []corev1.Pod
 	Evacuations []v1alpha1.Evacuation
@@ -297,8 +299,8 @@ func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenanc
 	if !known && policy != v1alpha1.SurgeNever {
 		return
 	}
-	deployment.Now = o.Now
-	outlook := surge.OutlookOf(deployment, p.leaving(policy))
+	deployment.Now, deployment.Drains = o.Now, surge.DrainsOf(nil, o.All)
+	outlook := surge.OutlookOf(deployment, p.leaving(policy, maintenances))
 	if p.Surge = &outlook; outlook.Refusal != "" {
 		p.Evacuators = slices.DeleteFunc(p.Evacuators, isForDeployments)
 	}
@@ -310,8 +312,11 @@ func isForDeployments(e v1alpha1.Evacuator) bool {
 
 // leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner decides
 // that the Deployment controls it.
-func (p *Pod) leaving(policy v1alpha1.SurgePolicy) surge.Leaving {
-	leaving := surge.Leaving{PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod)}
+func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeMaintenance) surge.Leaving {
+	leaving := surge.Leaving{
+		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
+		Restart: surge.RestartsFor(p.Pod, maintenances, nil), Restarted: p.Annotations[v1alpha1.RestartedAt], Drains: surge.DrainsOf(p.Pod, maintenances),
+	}
 	if e := p.Evacuation; e != nil {
 		leaving.Message = e.Status.Message
 		if e.Status.EvacuationProgressTimestamp != nil {

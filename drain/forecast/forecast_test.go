@@ -180,6 +180,36 @@ func TestSurge(t *testing.T) {
 	}
 }
 
+func TestRestartOutlook(t *testing.T) {
+	requests := func(replicas int32, change func(*forecast.Observation)) string {
+		o := forecast.Observation{
+			Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Surges: deployment(replicas),
+			Budgets: budgets.NewIndex(nil, nil), Pods: []corev1.Pod{pod("web", ofDeployment)}, Now: now,
+		}
+		o.Maintenance.Spec.Evacuation.Surge, o.Maintenance.Spec.Evacuation.SurgeMethod = v1alpha1.SurgeAlways, v1alpha1.SurgeMethodRestart
+		if change != nil {
+			change(&o)
+		}
+		return forecast.Of(o).Pods[0].Surge.Message
+	}
+	const restarts = "Restarting Deployment default/web: a rollout replaces all of its Pods (1 replica)."
+	t.Run("K44: says that all Pods of the Deployment are replaced, or why not", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(requests(1, nil)).To(Equal(restarts))
+		g.Expect(requests(4, nil)).To(Equal("Deployment default/web is not restarted: that requires a maxUnavailable of 0 Pods and a maxSurge of at least 1."))
+	})
+	t.Run("K44: says that the Deployment was restarted before, while a drain of another Node continues", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(requests(1, func(o *forecast.Observation) {
+			web := types.NamespacedName{Namespace: "default", Name: "web"}
+			o.Surges[web].Deployment.Labels = map[string]string{v1alpha1.RestartedAt: fmt.Sprint(now.Unix())}
+			other := maintenance("other")
+			other.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now)}}
+			o.All = []v1alpha1.NodeMaintenance{*other}
+		})).To(HavePrefix("Deployment default/web was restarted before"))
+	})
+}
+
 func TestSurgeOutlook(t *testing.T) {
 	const refused, surges = "Surge policy IfSingleReplica does not apply: Deployment default/web declares 2 replicas.",
 		"Adding replicas before Pods are removed: Deployment default/web is scaled from 1 to 2 replicas"

@@ -221,6 +221,7 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	}
 	policy.ProgressDeadlineSeconds = cmp.Or(policy.ProgressDeadlineSeconds, 1800)
 	policy.Surge = cmp.Or(policy.Surge, v1alpha1.SurgeNever)
+	policy.SurgeMethod = cmp.Or(policy.SurgeMethod, v1alpha1.SurgeMethodScale)
 	policy.StatefulSetPods = cmp.Or(policy.StatefulSetPods, v1alpha1.StatefulSetPodsUnordered)
 	policy.Evacuators = cmp.Or(policy.Evacuators, v1alpha1.EvacuatorsAny)
 	policy.UnhealthyBudget = cmp.Or(policy.UnhealthyBudget, v1alpha1.UnhealthyBudgetRespect)

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -55,6 +56,14 @@ const (
 	ForeignAutoscaler Refusal = "AutoscalerManaged"
 	// AutoscalerAtMaximum means that the HorizontalPodAutoscaler is at its maxReplicas.
 	AutoscalerAtMaximum Refusal = "AutoscalerAtMaximum"
+	// AlreadyRestarted means that drains continue during which the Deployment was restarted.
+	AlreadyRestarted Refusal = "AlreadyRestarted"
+	// RestartReverted means that another actor has restored the Pod template of a Deployment that was being restarted.
+	RestartReverted Refusal = "RestartReverted"
+	// Interrupting means that a restart could make replicas unavailable, because of maxUnavailable or maxSurge of the Deployment.
+	Interrupting Refusal = "RolloutInterrupts"
+	// Managed means that another object controls the Deployment, and would revert a restart.
+	Managed Refusal = "DeploymentManaged"
 )
 
 // begin records the baseline of the next round if the Deployment may surge.
@@ -65,6 +74,9 @@ func begin(o Observation) Decision {
 	}
 	if len(waiting) == 0 {
 		return Decision{Reports: reports}
+	}
+	if slices.ContainsFunc(waiting, func(pod Leaving) bool { return pod.Restart }) {
+		return beginRestart(o, waiting, reports)
 	}
 	if refusal, why := ineligible(o); refusal != "" {
 		return Decision{Reports: append(reports, refuseAll(waiting, refusal, why)...)}
@@ -145,7 +157,7 @@ func ineligible(o Observation) (Refusal, string) {
 		return Recreated, "Deployment " + nameOf(d) + " has strategy Recreate: its Pods must not run concurrently with their replacements"
 	case d.Spec.Paused:
 		return Paused, "The rollout of Deployment " + nameOf(d) + " is paused"
-	case d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas > d.Status.UpdatedReplicas:
+	case rollsOut(d):
 		return Progressing, "A rollout of Deployment " + nameOf(d) + " is in progress"
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Claims)) {
@@ -213,15 +225,21 @@ func awaitAvailable(o Observation, waiting []Leaving, why string) (reports []Rep
 
 // size returns how many Pods may be replaced at a time: the maxSurge of the Deployment, rounded up, and at least one.
 func size(d *appsv1.Deployment) int {
-	maxSurge := intstr.FromString("25%")
-	if d.Spec.Strategy.RollingUpdate != nil && d.Spec.Strategy.RollingUpdate.MaxSurge != nil {
-		maxSurge = *d.Spec.Strategy.RollingUpdate.MaxSurge
+	var maxSurge *intstr.IntOrString
+	if d.Spec.Strategy.RollingUpdate != nil {
+		maxSurge = d.Spec.Strategy.RollingUpdate.MaxSurge
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(&maxSurge, int(replicas(d)), true)
+	n, err := scaled(maxSurge, d, true)
 	if err != nil {
 		return 1
 	}
 	return max(n, 1)
+}
+
+// scaled returns a number of Pods of a rollout, or a percentage of the replicas as a number. The default is that of Deployments.
+func scaled(value *intstr.IntOrString, d *appsv1.Deployment, roundUp bool) (int, error) {
+	n := ptr.Deref(value, intstr.FromString("25%"))
+	return intstr.GetScaledValueFromIntOrPercent(&n, int(replicas(d)), roundUp)
 }
 
 func partition(pods []Leaving, is func(Leaving) bool) (those, others []Leaving) {

@@ -30,7 +30,11 @@ type Observation struct {
 	Abandoned []PodRef
 	// Unscheduled is what was read of the Pods of the Deployment that have no Node, if AwaitsPods. It may have been read some time ago.
 	Unscheduled Unscheduled
-	Now         time.Time
+	// Drains are those in progress in the workload cluster, see DrainsOf.
+	Drains []time.Time
+	Now    time.Time
+
+	held bool // Pods of the Deployment are suspended
 }
 
 // Leaving is a Pod to be removed.
@@ -38,6 +42,11 @@ type Leaving struct {
 	PodRef
 	// Policy of the maintenances of its Node, see PolicyFor.
 	Policy v1alpha1.SurgePolicy
+	// Restart means that the Deployment is restarted instead of scaled, see RestartsFor. Restarted is the annotation RestartedAt of its template.
+	Restart   bool
+	Restarted string
+	// Drains are those in progress of the Node of the Pod.
+	Drains []time.Time
 	// Asked means that a NodeMaintenance is an instigator of the Evacuation.
 	Asked bool
 	// Suspended means that no NodeMaintenance drains the Pod now, for example because its Machine is paused.
@@ -79,6 +88,8 @@ const (
 	EventCanceled = "SurgeCanceled"
 	// EventSuperseded on a Deployment means that another actor has edited it or its autoscaler during the surge. The edit is kept.
 	EventSuperseded = "SurgeSuperseded"
+	// EventRestarted on a Deployment means that it is restarted to replace Pods before they are removed.
+	EventRestarted = "RestartedForMaintenance"
 )
 
 const (
@@ -97,7 +108,7 @@ const (
 )
 
 // Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete the Pod.
-// A surge begins for the other Pods only.
+// A surge begins for the other Pods only, and no restart begins, since it would replace the suspended Pods too.
 func Decide(o Observation) Decision {
 	d := decideUnheld(o)
 	if len(d.Unmark) > 0 && d.RequeueAt.IsZero() { // events of Pods that are not marked any more do not count
@@ -113,7 +124,7 @@ func decideUnheld(o Observation) Decision {
 	}
 	d := Decision{}
 	if !o.holds(held) {
-		o.Leaving = leaving
+		o.Leaving, o.held = leaving, true
 		d = decide(o)
 	}
 	if at := o.Now.Add(HeldInterval); d.RequeueAt.IsZero() || at.Before(d.RequeueAt) {

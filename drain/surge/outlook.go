@@ -24,7 +24,11 @@ func OutlookOf(o Observation, pod Leaving) Outlook {
 		SetBaseline(o.Deployment, nil)
 	}
 	if b == nil {
-		return outlookOf(begin(o))
+		outlook := outlookOf(begin(o))
+		if pod.Restart && outlook == (Outlook{}) { // what it waits for is reported
+			outlook.Message = pod.Message
+		}
+		return outlook
 	}
 	inProgress := &surging{Observation: o, b: b}
 	if !inProgress.b.includes(pod.UID) {
@@ -38,8 +42,11 @@ func outlookOf(d Decision) Outlook {
 	if len(d.Reports) > 0 {
 		return Outlook{d.Reports[0].Refusal, d.Reports[0].Message}
 	}
-	if d.Deployment == nil {
+	switch {
+	case d.Deployment == nil:
 		return Outlook{}
+	case d.Event != nil && d.Event.Reason == EventRestarted:
+		return Outlook{Message: d.Event.Message}
 	}
 	b, err := BaselineOf(d.Deployment)
 	if b == nil || err != nil {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // leavingCost is the lowest deletion cost that a Pod can have.
@@ -96,16 +97,31 @@ func requested(pod *corev1.Pod) bool {
 // machinedrain.IsSuspended; nil: none is suspended.
 func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) v1alpha1.SurgePolicy {
 	policy := v1alpha1.SurgeNever
-	for i := range maintenances {
-		m := &maintenances[i]
-		here := func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == pod.Spec.NodeName }
-		if !m.Drains() || !slices.ContainsFunc(m.Status.NodeStatuses, here) || !Allows(m.Spec.Evacuation.Surge, pod) || suspended != nil && suspended(m) {
-			continue
-		}
+	for _, m := range asking(pod, maintenances, suspended) {
 		if m.Spec.Evacuation.Surge != v1alpha1.SurgeIfSingleReplica {
 			return v1alpha1.SurgeAlways
 		}
 		policy = v1alpha1.SurgeIfSingleReplica
 	}
 	return policy
+}
+
+// RestartsFor reports whether the Deployment of a Pod is restarted and not scaled: all maintenances that request a surge for the Pod say so.
+func RestartsFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) bool {
+	all := asking(pod, maintenances, suspended)
+	scales := func(m *v1alpha1.NodeMaintenance) bool {
+		return m.Spec.Evacuation.SurgeMethod != v1alpha1.SurgeMethodRestart
+	}
+	return len(all) > 0 && !slices.ContainsFunc(all, scales)
+}
+
+// asking returns the maintenances that drain the Node of a Pod and request a surge for it.
+func asking(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) (all []*v1alpha1.NodeMaintenance) {
+	for i := range maintenances {
+		m := &maintenances[i]
+		if m.Drains() && nodeselection.HasNodeStatus(m, pod.Spec.NodeName) && Allows(m.Spec.Evacuation.Surge, pod) && (suspended == nil || !suspended(m)) {
+			all = append(all, m)
+		}
+	}
+	return all
 }

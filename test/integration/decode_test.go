@@ -107,6 +107,7 @@ spec:
   evacuation:
     progressDeadlineSeconds: 1000
     surge: Always
+    surgeMethod: Restart
     statefulSetPods: Ordered
     evacuators: Any
     unhealthyBudget: Override
@@ -145,6 +146,7 @@ spec:
   drainPlanDefaults: PriorityTiers
   daemonSetPods: Drain
   surge: Always
+  surgeMethod: Restart
   statefulSetPods: Ordered
   progressDeadlineSeconds: 1000
   evacuators: Any

@@ -43,6 +43,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
 	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) { all.sub(t).appliedSurge() })
+	t.Run("E79: restarts a Deployment with one replica and a budget, while a tool applies its manifest", func(t *testing.T) { all.sub(t).restartedOnce() })
 	t.Run("E67: ends a surge at once when an admission policy refuses the new Pod", func(t *testing.T) { all.sub(t).refusedSurge() })
 	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
@@ -83,6 +84,32 @@ func (s *scene) singleReplicaMoves() {
 	s.Expect(string(writes[0].RequestObject)).NotTo(ContainSubstring(`"spec"`), "the baseline comes first")
 	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(HaveLen(1), "the deletion cost")
 	s.deleteMaintenances("single")
+}
+
+// restartedOnce drains the Node of a Deployment with one replica and a budget by a restart, while a tool applies its manifest.
+func (s *scene) restartedOnce() {
+	s.withNodes("restart-1 pool=restart")
+	s.applyAsGitOps("restart", ptr.To[int32](1))
+	s.expectRolledOut("restart")
+	pod := s.podsOf("restart")[0]
+	s.create(s.workload.Client, budget("restart", 0))
+	s.withNodes("restart-2 pool=restart")
+	available := s.watchAvailable("restart")
+	m := surging("restart", v1alpha1.SurgeIfSingleReplica, "restart-1")
+	m.Spec.Evacuation.SurgeMethod = v1alpha1.SurgeMethodRestart
+	s.create(s.workload.Client, m)
+	s.expectEventOn("restart", surge.EventRestarted, "Restarting Deployment default/restart: a rollout replaces all of its Pods (1 replica).")
+	s.applyAsGitOps("restart", ptr.To[int32](1))
+	s.expectDrained("restart")
+	s.expectRolledOut("restart")
+
+	least, _ := available()
+	s.Expect(least).To(Equal(1))
+	s.Expect(s.podsOf("restart")).To(ConsistOf(And(HaveField("Spec.NodeName", "restart-2"), Not(HaveField("UID", pod.UID)))))
+	s.Expect(s.evictions().Where(ofApp("restart"))).To(BeEmpty())
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "restart")).To(HaveLen(1))
+	s.Expect(s.ours().Resource("pods").Named(namespace, pod.Name)).To(BeEmpty())
+	s.deleteMaintenances("restart")
 }
 
 // labelledDeployments creates Deployments that have the label of a surge. The last one also has a valid baseline: when the manager has restored

@@ -8,7 +8,7 @@ import (
 var (
 	surges = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_surges_total",
-		Help: "Events of surges on Deployments, by event: SurgedForMaintenance, SurgeCompleted, SurgeCanceled, SurgeSuperseded.",
+		Help: "Events of surges on Deployments, by event: SurgedForMaintenance, SurgeCompleted, SurgeCanceled, SurgeSuperseded, RestartedForMaintenance.",
 	}, []string{"event"})
 
 	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -31,6 +31,7 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
 		return false, errors.Wrap(err, "listing NodeMaintenances")
 	}
+	s.observed.Drains = surge.DrainsOf(nil, maintenances.Items)
 	for _, assigned := range found {
 		pod, e := assigned.Pod, assigned.Evacuation
 		if assigned.Expired {
@@ -42,6 +43,7 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
 			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items, s.finder.Suspension.Of), Suspended: assigned.Suspended,
+			Restart: surge.RestartsFor(pod, maintenances.Items, s.finder.Suspension.Of), Drains: surge.DrainsOf(pod, maintenances.Items),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
 			Progress: assigned.Progress, Deadline: assigned.Deadline, Message: e.Status.Message,
@@ -87,7 +89,9 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 			}
 			sets[name] = set
 		}
-		leaving.Owned = surge.Controls(d, sets[name], pod)
+		if leaving.Owned = surge.Controls(d, sets[name], pod); leaving.Owned {
+			leaving.Restarted = sets[name].Spec.Template.Annotations[v1alpha1.RestartedAt]
+		}
 	}
 	s.observed.Claims = map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range surge.ClaimsOf(d.Spec.Template) {

@@ -204,7 +204,7 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 	if err != nil {
 		return o, err
 	}
-	o.Evacuations = evacuations
+	o.All, o.Evacuations = maintenances, evacuations
 	if o.Nodes, err = w.selected(ctx, maintenance); err != nil {
 		return o, err
 	}
