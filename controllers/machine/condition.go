@@ -59,8 +59,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 }
 
 // reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the Machine
-// has changed since it was read.
-func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome) error {
+// has changed since it was read. It returns the Machine's resourceVersion.
+func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome) (resourceVersion string, err error) {
 	return r.applyCondition(ctx, s, machinedrain.ResultCondition(result.reason, result.message), s.machine.ResourceVersion)
 }
 
@@ -80,7 +80,7 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
 		return nil
 	}
-	err := r.applyCondition(ctx, s, wanted, "")
+	_, err := r.applyCondition(ctx, s, wanted, "")
 	if apierrors.IsConflict(errors.Cause(err)) { // another Machine has the name
 		return nil
 	}
@@ -88,8 +88,9 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 }
 
 // applyCondition applies the condition of this provider to the Machine; no other function does. It uses server-side apply, so that it does
-// not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one.
-func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1.Condition, resourceVersion string) error {
+// not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one. It returns the one that the
+// Machine has then.
+func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1.Condition, resourceVersion string) (string, error) {
 	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	since := metav1.NewTime(s.now.Truncate(time.Second))
 	if present != nil && present.Status == wanted.Status {
@@ -113,7 +114,7 @@ func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1
 		r.conditions.Record(client.ObjectKeyFromObject(machine), s.now)
 	}
 	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	return errors.Wrapf(client.IgnoreNotFound(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
+	return applied.GetResourceVersion(), errors.Wrapf(client.IgnoreNotFound(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 }
 
 // reportFailure runs after each reconciliation of a draining Machine. If a step has failed, reportFailure ends the drain once its

@@ -108,18 +108,22 @@ type handedOver struct {
 }
 
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
-// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook.
+// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook. Each of the two writes
+// fails if the Machine has changed: between them, this process may have stood still while another one became the leader.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	if err := r.reportResult(ctx, s, result); err != nil {
-		if apierrors.IsConflict(errors.Cause(err)) {
-			return reconcile.Result{}, err
-		}
+	resourceVersion, err := r.reportResult(ctx, s, result)
+	switch {
+	case apierrors.IsConflict(errors.Cause(err)):
+		return reconcile.Result{}, err
+	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
+		resourceVersion = s.machine.ResourceVersion
 	}
 	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
 	machinedrain.Release(changed, s.drainOver, s.volumesOver)
 	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
-	if err := r.Client.Patch(ctx, changed, client.MergeFrom(before)); err != nil {
+	before.ResourceVersion = resourceVersion
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the hook of the Machine", "reason", result.reason, "message", result.message)

@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -29,6 +30,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
@@ -185,12 +187,37 @@ func notConnected(t *testing.T, management client.Client, now clock.PassiveClock
 // newReconciler returns a Reconciler of a manager that has just started.
 func newReconciler(t *testing.T, management client.Client, remote clustercache.ClusterCache, now clock.PassiveClock) *Reconciler {
 	t.Helper()
+	management = answering{management}
 	return &Reconciler{
 		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
 		Clusters: workload.NewClusters(management, remote, newScheme(), workload.Limits{}, now),
 		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
 		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
 	}
+}
+
+// answering is a fake client that returns a Machine whose status was applied, as an API server does.
+type answering struct{ client.Client }
+
+func (c answering) Status() client.SubResourceWriter {
+	return answeringStatus{c.Client.Status(), c.Client}
+}
+
+type answeringStatus struct {
+	client.SubResourceWriter
+	client client.Client
+}
+
+func (s answeringStatus) Apply(ctx context.Context, object runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {
+	if err := s.SubResourceWriter.Apply(ctx, object, options...); err != nil {
+		return err
+	}
+	applied, stored := object.(metav1.Object), &clusterv1.Machine{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: applied.GetNamespace(), Name: applied.GetName()}, stored); err != nil {
+		return err
+	}
+	applied.SetResourceVersion(stored.ResourceVersion)
+	return nil
 }
 
 func TestCopiedExcludeAnnotation(t *testing.T) {
@@ -333,4 +360,30 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 			g.Expect(hasHook).To(Equal(tc.hasHook))
 		})
 	}
+}
+
+func TestLeaderThatStoodStill(t *testing.T) {
+	t.Run("M95: a leader that stands still during a release does not release a Machine that another leader drains again", func(t *testing.T) {
+		f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{}, machinedrain.Request{ManagementCluster: "here", Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
+		f.Client = standsStill{f.Client, func() {
+			resumed := f.machine.DeepCopy()
+			resumed.Annotations[v1alpha1.DrainStartedAnnotation] = time.Now().UTC().Format(time.RFC3339)
+			f.g.Expect(f.management.Patch(t.Context(), resumed, client.MergeFrom(f.machine))).To(Succeed())
+		}}
+		f.confirm("db")
+		stored, _ := f.pass()
+		f.g.Expect(stored.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation))
+		f.g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
+	})
+}
+
+// standsStill calls a function before it patches a Machine.
+type standsStill struct {
+	client.Client
+	meanwhile func()
+}
+
+func (c standsStill) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	c.meanwhile()
+	return c.Client.Patch(ctx, object, patch, options...)
 }

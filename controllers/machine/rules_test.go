@@ -79,6 +79,7 @@ func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha
 	reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
 	r := newReconciler(t, management, reachable, clock.RealClock{})
 	r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
+	t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(machine)) })
 	return &databaseFixture{r, management, remote, machine, m, NewWithT(t), t}
 }
 
