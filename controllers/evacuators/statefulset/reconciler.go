@@ -106,11 +106,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return reconcile.Result{}, nil
 	}
 	observed, byPod := observe(finder.Now, found)
-	if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
-		return workload.Result(err)
-	}
-	if observed.Coming, err = r.coming(ctx, request.Cluster, finder, observed.Pods); err != nil {
-		return workload.Result(err)
+	if len(observed.Waiting) > 0 { // others wait for budgets, or are suspended
+		if observed.Set, observed.Pods, err = read(ctx, live, request.Object); err != nil {
+			return workload.Result(err)
+		}
+		if observed.Coming, err = r.coming(ctx, request.Cluster, finder, observed.Pods); err != nil {
+			return workload.Result(err)
+		}
 	}
 	decision := statefulset.Decide(observed)
 	for _, report := range decision.Reports {
@@ -195,9 +197,22 @@ func read(ctx context.Context, live client.Client, key types.NamespacedName) (*a
 	if err != nil {
 		return nil, nil, errors.Wrapf(err, "reading the selector of StatefulSet %s", key)
 	}
-	pods := &corev1.PodList{}
-	if err := live.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, nil, errors.Wrapf(err, "listing the Pods of StatefulSet %s", key)
+	var pods []corev1.Pod
+	for page := (&corev1.PodList{}); ; {
+		options := []client.ListOption{client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.Limit(podsPage), client.Continue(page.Continue)}
+		if err := live.List(ctx, page, options...); err != nil {
+			return nil, nil, errors.Wrapf(err, "listing the Pods of StatefulSet %s", key)
+		}
+		for i := range page.Items {
+			if statefulset.SetOf(&page.Items[i]) == set.Name {
+				pods = append(pods, page.Items[i])
+			}
+		}
+		if page.Continue == "" {
+			return set, pods, nil
+		}
 	}
-	return set, pods.Items, nil
 }
+
+// podsPage is the maximum number of Pods in one response: a user of the workload cluster chooses the selector, and how large the Pods are.
+const podsPage = 50

@@ -1,0 +1,43 @@
+package statefulset
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+func TestRead(t *testing.T) {
+	t.Run("E37: reads the Pods that the selector of a StatefulSet selects in pages, and keeps its own", func(t *testing.T) {
+		g := NewWithT(t)
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "db", UID: "db"}}
+		set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"any": "pod"}}
+		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true)}
+		lists := 0
+		live := interceptor.NewClient(fakes.Client(set), interceptor.Funcs{
+			List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				lists++
+				applied := client.ListOptions{}
+				applied.ApplyOptions(options)
+				g.Expect(applied.Limit).To(BeNumerically("==", podsPage))
+				g.Expect(applied.Continue).To(Equal([]string{"", "more"}[lists-1]))
+				page := list.(*corev1.PodList)
+				page.Continue = []string{"more", ""}[lists-1]
+				page.Items = []corev1.Pod{{}, {ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("db-%d", lists), OwnerReferences: []metav1.OwnerReference{owner}}}}
+				return nil
+			},
+		})
+		_, pods, err := read(t.Context(), live, client.ObjectKeyFromObject(set))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods).To(HaveExactElements(HaveField("Name", "db-1"), HaveField("Name", "db-2")))
+	})
+}
