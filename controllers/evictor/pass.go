@@ -38,6 +38,9 @@ const parallelReports = 16
 // reportsLast is how long a pass starts status patches. On a busy API server, hundreds of them may take a minute.
 const reportsLast = time.Second
 
+// reportTimeout is the timeout of a status patch. A webhook that hangs for those of one Namespace delays the evictions of all by this time.
+const reportTimeout = 3 * time.Second
+
 // reportBackoff returns how long to wait after a number of failed patches of a status.
 func reportBackoff(failed int32) time.Duration { return min(evacuation.Backoff(failed), time.Minute) }
 
@@ -437,12 +440,14 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			continue
 		}
 		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+			defer cancel()
 			err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
 			switch {
 			case apierrors.IsNotFound(err):
 				return nil
 			case err != nil:
-				p.state.reports.backOff(each.Pod.UID, p.now.Add(reportBackoff(p.state.reports.countFailed(each.Pod.UID))))
+				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(p.state.reports.countFailed(each.Pod.UID))))
 				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			}
 			p.state.reports.endFailures(each.Pod.UID)

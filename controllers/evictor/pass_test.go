@@ -91,6 +91,8 @@ func TestReportThatFails(t *testing.T) {
 	g := NewWithT(t)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := passOver(t, now, onePod{})
+	clock := clocktesting.NewFakeClock(now)
+	p.clock = clock
 	var waiting []budgets.Waiting
 	var refused *v1alpha1.Evacuation
 	attempts := 0
@@ -110,10 +112,11 @@ func TestReportThatFails(t *testing.T) {
 		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 			if object.GetName() == refused.Name {
 				attempts++
+				clock.Step(100 * time.Millisecond) // the backoff begins with the response
 				return errors.New("etcdserver: request is too large")
 			}
-			if ctx.Done() != t.Context().Done() {
-				return errors.New("the patch that failed has cancelled the others")
+			if _, limited := ctx.Deadline(); !limited || ctx.Err() != nil {
+				return errors.New("it has no timeout, or the patch that failed has cancelled the others")
 			}
 			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
 		},
@@ -129,11 +132,14 @@ func TestReportThatFails(t *testing.T) {
 		g.Expect(stored.Status.Message).To(Equal(want), "E18: the status of Evacuation %s", name)
 	}
 	g.Expect(p.nextTry).To(Equal(now.Add(time.Second)))
-	p.now, p.nextTry = now.Add(time.Second), time.Time{}
-	p.report(t.Context(), waiting[:1])
-	p.now, p.nextTry = now.Add(2*time.Second), time.Time{}
-	p.report(t.Context(), waiting[:1])
-	g.Expect(p.nextTry).To(Equal(now.Add(3*time.Second)), "the interval has doubled")
+	next := func(after time.Duration) {
+		clock.SetTime(now.Add(after))
+		p.now, p.nextTry = clock.Now(), time.Time{}
+		p.report(t.Context(), waiting[:1])
+	}
+	next(1100 * time.Millisecond)
+	next(2100 * time.Millisecond)
+	g.Expect(p.nextTry).To(Equal(now.Add(3200*time.Millisecond)), "the interval has doubled")
 	g.Expect(attempts).To(Equal(2))
 	p.blocked = map[string]int{}
 	p.report(t.Context(), waiting)
