@@ -39,9 +39,13 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
+	wanted := stage
+	if s.policy == nil { // the stage annotation has no effect
+		wanted = ""
+	}
 	var condition metav1.Condition
 	switch {
-	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, stage, r.Maintenances.ManagementCluster):
+	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
 		return reconcile.Result{}, nil // the policy does not require a stage any more

@@ -36,12 +36,14 @@ func TestOrphanedWithoutPolicy(t *testing.T) {
 		from     string // the management cluster in which the drain began
 		deleted  bool   // according to the API server
 		ended    bool
+		stage    string // the stage annotation
 	}{
-		"M16: ends the drain of a moved Machine that no policy selects":                 {[]client.Object{ofOtherMachines("c")}, "there", false, true},
-		"M16: reads nothing of a workload cluster that is not watched":                  {nil, "there", false, false},
-		"M16: reads nothing if policies select only other Clusters":                     {[]client.Object{ofOtherMachines("other")}, "there", false, false},
-		"M136: ends the drain of a Machine that a snapshot has restored":                {[]client.Object{ofOtherMachines("c")}, "here", false, true},
-		"M136: keeps the drain of a Machine whose deletion the watch has not delivered": {[]client.Object{ofOtherMachines("c")}, "here", true, false},
+		"M16: ends the drain of a moved Machine that no policy selects":                 {[]client.Object{ofOtherMachines("c")}, "there", false, true, ""},
+		"M16: reads nothing of a workload cluster that is not watched":                  {nil, "there", false, false, ""},
+		"M16: reads nothing if policies select only other Clusters":                     {[]client.Object{ofOtherMachines("other")}, "there", false, false, ""},
+		"M136: ends the drain of a Machine that a snapshot has restored":                {[]client.Object{ofOtherMachines("c")}, "here", false, true, ""},
+		"M136: also if a stage annotation requests a drain, without a policy":           {[]client.Object{ofOtherMachines("c")}, "here", false, true, "Drain"},
+		"M136: keeps the drain of a Machine whose deletion the watch has not delivered": {[]client.Object{ofOtherMachines("c")}, "here", true, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -52,6 +54,9 @@ func TestOrphanedWithoutPolicy(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"},
 				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
 				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+			}
+			if tc.stage != "" {
+				machine.Annotations = map[string]string{v1alpha1.MachineStageAnnotation: tc.stage}
 			}
 			left := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: tc.from, Cluster: key, Machine: machine, Node: node})
 			left.Finalizers = nil

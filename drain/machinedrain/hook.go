@@ -63,8 +63,8 @@ func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, main
 	if present, found := maintenance.Get(); found && present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
 		return true
 	}
-	_, staged := m.Annotations[v1alpha1.MachineStageAnnotation] // a Machine with it has a condition also if no policy selects the Machine
-	return condition != nil && (policy != nil || !staged)
+	// A Machine that is maintained without deletion has a condition also if no policy selects it, and the manager has removed its hook.
+	return condition != nil && (policy != nil || !MayBeMaintained(m))
 }
 
 // WasSkipped reports whether the manager has released a deleted Machine because its Node is not drained, see Skip. The condition says so before the hook is

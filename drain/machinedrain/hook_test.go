@@ -68,6 +68,9 @@ func TestHookRemoved(t *testing.T) {
 		},
 		"M9: a Machine without condition and NodeMaintenance was deleted without the hook":     {policy: &all},
 		"M9: a Machine that no policy selects has a condition because of its stage annotation": {reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}},
+		"M17: the manager removed the hook of a Machine during its update in place": {
+			reason: v1alpha1.ReasonMachineDrained, annotations: []string{clusterv1.UpdateInProgressAnnotation, "", v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"},
+		},
 		"M53: a Machine with a stage annotation that a policy selects had the hook": {
 			reason: v1alpha1.ReasonWaitingForWorkloadCluster, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}, policy: &all, want: true,
 		},
