@@ -7,8 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pkg/errors"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evictor"
 )
 
@@ -32,6 +39,24 @@ func TestLease(t *testing.T) {
 	if last := o.retryPeriod + 2*o.renewDeadline; o.leaseDuration <= last { // attempts to renew the lease, and then to release it
 		t.Errorf("R74: a manager that cannot renew its lease exits after up to %s, and another one can have the lease after %s", last, o.leaseDuration)
 	}
+}
+
+type managerOf struct {
+	ctrl.Manager
+	cache ctrlcache.Cache
+}
+
+func (m managerOf) AddHealthzCheck(string, healthz.Checker) error { return nil }
+func (m managerOf) GetCache() ctrlcache.Cache                     { return m.cache }
+
+func TestStartWithoutPolicies(t *testing.T) {
+	t.Run("M56: a manager that starts while a CRD is missing exits: it would take policies that it cannot read for deleted ones", func(t *testing.T) {
+		missing := &meta.NoKindMatchError{GroupKind: v1alpha1.GroupVersion.WithKind("MachineDrainPolicy").GroupKind()}
+		err := addChecks(t.Context(), managerOf{cache: &informertest.FakeInformers{Scheme: newScheme(), Error: missing}})
+		if !errors.Is(err, missing) {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 func TestShutdownFitsIntoThePodsGrace(t *testing.T) {

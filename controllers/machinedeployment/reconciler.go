@@ -109,16 +109,25 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 	return s.policies.For(machine, s.cluster.Labels).Settings(machine)
 }
 
-// applyAll applies the stages that were decided, by the name of the Machine. A request for one Machine that the API server refuses does not delay the others.
+// applyAll applies the stages that were decided, by the name of the Machine. A request for one Machine that the API server refuses, or that
+// gets no answer while a health probe does, does not keep the others from being made.
 func (r *Reconciler) applyAll(ctx context.Context, s *scope, stages map[string]v1alpha1.NodeMaintenanceStage) (failed error) {
 	for i := range s.machines {
+		began := r.Clock.Now()
 		err := r.apply(ctx, s, &s.machines[i], stages[s.machines[i].Name])
-		if workload.IsNotConnected(err) || workload.IsUnanswered(err) {
+		if workload.IsNotConnected(err) || workload.IsUnanswered(err) && !r.answersSince(ctx, s, began) {
 			return err
 		}
 		failed = cmp.Or(failed, err)
 	}
 	return failed
+}
+
+// answersSince reports whether the workload cluster has answered a health probe since a time: then an admission webhook may hang for one
+// Node.
+func (r *Reconciler) answersSince(ctx context.Context, s *scope, t time.Time) bool {
+	state := r.Clusters.HealthState(ctx, client.ObjectKeyFromObject(s.cluster))
+	return state.ConsecutiveFailures == 0 && state.LastProbeSuccessTime.After(t)
 }
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change

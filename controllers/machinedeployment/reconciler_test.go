@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -12,13 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -63,12 +67,15 @@ func TestWatchFilter(t *testing.T) {
 }
 
 func TestApplyAll(t *testing.T) {
+	refused := apierrors.NewForbidden(schema.GroupResource{}, "one", errors.New("refused"))
 	for name, tc := range map[string]struct {
 		failure error
+		began   time.Duration // before a health probe was answered
 		want    int
 	}{
-		"M137: cordons the Nodes of the other Machines although a webhook refuses the NodeMaintenance of one": {apierrors.NewForbidden(schema.GroupResource{}, "one", errors.New("refused")), 1},
-		"M137: sends no other request while the API server does not answer":                                   {io.EOF, 0},
+		"M137: cordons the Nodes of the other Machines although a webhook refuses it for one": {refused, 0, 1},
+		"M137: also although a webhook hangs for that one":                                    {context.DeadlineExceeded, time.Minute, 1},
+		"M137: sends no other request while the API server does not answer":                   {io.EOF, -time.Minute, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, s, created := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}, &scope{}, 0
@@ -89,6 +96,9 @@ func TestApplyAll(t *testing.T) {
 				},
 			})
 			r := &Reconciler{Maintenances: &machinemaintenance.Requester{Client: fakes.Client(), ManagementCluster: "here"}}
+			r.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(-tc.began))
+			probed := clustercache.NewFakeClusterCache(s.remote, client.ObjectKeyFromObject(cluster))
+			r.Clusters = workload.NewClusters(fakes.Client(), probed, fakes.Scheme(), workload.Limits{}, r.Clock)
 			err := r.applyAll(t.Context(), s, map[string]v1alpha1.NodeMaintenanceStage{"one": v1alpha1.StageCordon, "two": v1alpha1.StageCordon})
 			if !errors.Is(err, tc.failure) || created != tc.want {
 				t.Errorf("got %v, and %d NodeMaintenances", err, created)

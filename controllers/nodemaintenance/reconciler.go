@@ -221,7 +221,7 @@ func (r *Reconciler) completionSteps(s *scope) []step {
 	case s.isLeftToClusterAPI():
 		return []step{r.withdraw, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused}
 	case s.keepsNodeCordoned():
-		return []step{r.stopObserving}
+		return []step{r.stopObserving, r.reportRefused}
 	default:
 		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestRefusedEnd(t *testing.T) {
@@ -167,6 +168,26 @@ func TestRefusedEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRefusalThatIsOver(t *testing.T) {
+	t.Run("R71: RestoreFailed is removed in stage Complete, also while the Node stays cordoned because its Machine is being deleted", func(t *testing.T) {
+		g, m := NewWithT(t), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageComplete}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceRestoreFailed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRequestRefused}}
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}}}
+		s := &scope{client: fakes.Builder(m).WithStatusSubresource(m).Build(), before: m, owner: &ownerMachine{machine: machine, keepsCordon: true}}
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+		s.maintenance = s.before.DeepCopy()
+		management := fakes.Client()
+		r := &Reconciler{}
+		r.Clusters = workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), management.Scheme(), workload.Limits{}, clock.RealClock{})
+		for _, step := range r.steps(s) {
+			_, err := step(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		g.Expect(m.Status.Conditions).To(BeEmpty())
+	})
 }
 
 func TestRefusedBackoff(t *testing.T) {

@@ -42,14 +42,10 @@ func (c *Cluster) tolerate(err error, verb, resource string) (read bool, _ error
 	case apierrors.IsForbidden(err):
 		c.gaps.Add(fmt.Sprintf("No right to %s %s in %s", verb, resource, c.Name))
 		return false, nil
-	case meta.IsNoMatchError(err), verb == "list" && isUnserved(err):
+	case meta.IsNoMatchError(err), verb == "list" && apierrors.IsNotFound(err): // after the CRD was deleted, and by a proxy
 		c.gaps.Add(fmt.Sprintf("%s does not serve %s", c.Name, resource))
 		return false, nil
 	default:
 		return false, err
 	}
 }
-
-// isUnserved reports whether a list failed because the cluster does not serve the kind. For a moment after the CRD was deleted, its API still lists the
-// kind among those that it serves.
-func isUnserved(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

@@ -8,6 +8,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -84,7 +85,7 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
 	err := c.List(ctx, policies, client.InNamespace(key.Namespace))
-	if isUnserved(err) { // a management cluster without this provider has none
+	if meta.IsNoMatchError(err) { // a management cluster without this provider has none
 		err = nil
 	}
 	if _, err := c.tolerate(err, "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
