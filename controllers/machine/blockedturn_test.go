@@ -42,6 +42,8 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		missing bool // it was deleted
 		unasked bool // the step has failed since the Machine was deleted
 		waited  bool // the Machine has recorded its limit
+		another bool // another policy, without a limit, selects it
+		lost    bool // its Node has been unreachable for an hour
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
@@ -52,8 +54,10 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
 		"M126: gets one under the limit under which it has waited before":                                       {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, granted: true},
 		"M126: gets none while that limit is reached":                                                           {limit: 1, timeout: 60, state: answers, policy: true, missing: true, waited: true},
+		"M126: gets none while its policy may be replaced":                                                      {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, another: true},
 		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
 		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout":    {limit: 1, timeout: 60, state: answers, policy: true, unasked: true},
+		"M26: waits for none if its Node is lost, so that its drain timeout counts":                             {limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true},
 		"M39: gets the turn that comes, without having recorded that it waits":                                  {limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,12 +70,20 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			if tc.missing {
 				policy.Namespace = "other"
 			}
-			objects, remote := []client.Object{provisionedCluster(), policy}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
+			fallback := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "zz-default"}}
+			if tc.another {
+				fallback.Namespace = "fleet"
+			}
+			objects, remote := []client.Object{provisionedCluster(), policy, fallback}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
 			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine(), deletedMachine()}
 			for i, name := range []string{"waits", "drains", "younger"} {
 				m, node := machines[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+				if tc.lost && i == 0 {
+					since := metav1.NewTime(now.Add(-time.Hour))
+					node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
+				}
 				if objects = append(objects, m); name != "drains" {
 					if !tc.unasked {
 						m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
@@ -108,8 +120,12 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			}
 			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(self)})
-			g.Expect(err).To(HaveOccurred())
+			g.Expect(err).To(HaveOccurred()) // the fake client does not return the resourceVersion that a release needs
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
+			if tc.lost {
+				g.Expect(conditions.GetReason(self, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonTimedOut))
+				return
+			}
 			g.Expect(self.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "M93: the moment grants a turn and never a release")
 			if tc.granted {
 				g.Expect(self.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, now.Format(time.RFC3339)))

@@ -74,6 +74,7 @@ type Reconciler struct {
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
 	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by the Machine's namespace and name: see awaitReplacement
+	policyGone  sync.Map                                  // since when Machines follow other policies than recorded, by namespace and name: see awaitPolicy
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
@@ -153,7 +154,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	}
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, machinedrain.ParsePolicies(policies.Items))
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
-	s.unselected = s.policy == nil && unread == nil
+	s.unselected, s.policySettles = s.policy == nil && unread == nil, r.awaitPolicy(s)
 	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
@@ -236,6 +237,8 @@ type scope struct {
 	unselected bool                // no policy selects the Machine, and none that cannot be decoded may
 	unread     *setaside.Error     // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
 	isWatched  bool                // a policy selects the Cluster, so that its NodeMaintenances are watched
+
+	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client
@@ -350,6 +353,7 @@ func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	r.blocked.Delete(machine)
 	r.requested.Delete(machine)
 	r.rulesGone.Delete(machine)
+	r.policyGone.Delete(machine)
 	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }

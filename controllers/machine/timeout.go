@@ -30,7 +30,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
 		clock.Blocked = nil
 	}
-	recorded, limited := clock.Record(changed), clock.RecordLimit(changed, s.policy)
+	recorded, limited := clock.Record(changed), s.policySettles.IsZero() && clock.RecordLimit(changed, s.policy)
 	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !limited && !overdue {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return s.requeueBy(nil, waiting)
 	}
 	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) ||
-		remote != nil && s.machine.Status.NodeRef.IsDefined() && machinedrain.NeedsTurn(s.machine, s.policy, s.knownNode(), s.maintenance, s.now)
+		remote != nil && s.machine.Status.NodeRef.IsDefined() && machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)

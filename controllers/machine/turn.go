@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -23,8 +24,12 @@ import (
 
 // turn returns the Turn of the Machine: whether its drain may start, or waits because of maxParallelDrains.
 func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, error) {
-	if !machinedrain.NeedsTurn(s.machine, s.policy, s.node, s.maintenance, s.now) {
-		return machinedrain.Turn{}, nil
+	node, err := reachability(ctx, s.client, s.now)(s.node)
+	if err != nil || !machinedrain.NeedsTurn(s.machine, s.policy, node, s.maintenance, s.now) {
+		return machinedrain.Turn{}, err
+	}
+	if !s.policySettles.IsZero() {
+		return machinedrain.Turn{Limit: 1, Settles: s.policySettles, Former: machinedrain.LimitOf(s.machine, nil).Policy}, nil
 	}
 	machines, err := r.machinesIn(ctx, s.nameOfCluster())
 	if err != nil {
@@ -45,6 +50,18 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		self.Obstacle = r.obstacle(s)
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
+}
+
+// awaitPolicy returns until when a Machine that waits begins no drain, because its policy may be replaced. The time at which it was found
+// to follow another one is kept in memory: a restart makes the wait longer.
+func (r *Reconciler) awaitPolicy(s *scope) time.Time {
+	key := client.ObjectKeyFromObject(s.machine)
+	if !machinedrain.FollowsAnother(s.machine, s.policy) {
+		r.policyGone.Delete(key)
+		return time.Time{}
+	}
+	since, _ := r.policyGone.LoadOrStore(key, s.now)
+	return machinedrain.AwaitPolicy(since.(time.Time), s.now) //nolint:forcetypeassert // nothing else is stored
 }
 
 // obstacle returns what has blocked a Machine. After a block has ended, others that were blocked by the same may not have been
@@ -106,7 +123,7 @@ func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.
 		return nil
 	}
 	observed := *s
-	observed.client, observed.node = remote, s.knownNode()
+	observed.client, observed.node = remote, s.nodeIn(ctx, remote)
 	turn, err := r.turn(ctx, &observed)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
@@ -118,8 +135,39 @@ func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.
 	return &turn
 }
 
-// knownNode returns the Node of a Machine that is blocked. One that was not read counts as reachable.
-func (s *scope) knownNode() *corev1.Node { return cmp.Or(s.node, &corev1.Node{}) }
+// nodeIn returns the Node of a Machine that is blocked. One that does not exist or cannot be read counts as reachable.
+func (s *scope) nodeIn(ctx context.Context, remote client.Client) *corev1.Node {
+	node := s.node
+	if node == nil {
+		node = &corev1.Node{}
+		if err := remote.Get(ctx, types.NamespacedName{Name: s.machine.Status.NodeRef.Name}, node); err != nil {
+			return &corev1.Node{}
+		}
+	}
+	if node, err := reachability(ctx, remote, s.now)(node); err == nil {
+		return node
+	}
+	return &corev1.Node{}
+}
+
+// reachability returns a function that returns a Node as it counts for turns: without its conditions, as one that is reachable, if it would
+// be lost while most Nodes are unreachable. It lists the Nodes of the cache at most once.
+func reachability(ctx context.Context, remote client.Client, now time.Time) func(*corev1.Node) (*corev1.Node, error) {
+	mostUnreachable := sync.OnceValues(func() (bool, error) {
+		nodes := &corev1.NodeList{}
+		err := remote.List(ctx, nodes, client.UnsafeDisableDeepCopy)
+		return machinedrain.MostUnreachable(nodes.Items, now), errors.Wrap(err, "listing Nodes")
+	})
+	return func(node *corev1.Node) (*corev1.Node, error) {
+		if !machinedrain.IsLost(node, now) {
+			return node, nil
+		}
+		if most, err := mostUnreachable(); err != nil || !most {
+			return node, err
+		}
+		return &corev1.Node{}, nil
+	}
+}
 
 // readable returns a client of the workload cluster of a Machine that is blocked, nil if it cannot be read: that blocks all Machines of the Cluster.
 func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) client.Client {
@@ -138,18 +186,33 @@ func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) cl
 // contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
 // comes from caches.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
-	draining, err := r.Maintenances.List(ctx, s.client, s.clusterKey(), all, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == v1alpha1.StageDrain })
+	in := func(stage v1alpha1.NodeMaintenanceStage, of []clusterv1.Machine) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
+		return r.Maintenances.List(ctx, s.client, s.clusterKey(), of, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == stage })
+	}
+	draining, err := in(v1alpha1.StageDrain, all)
 	if err != nil {
 		return nil, 0, err
 	}
-	hasInvalidRules, policyOf := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.policyOf(ctx, s)
-	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
-		observed = machinedrain.ObservedDrain{Maintenance: draining[client.ObjectKeyFromObject(machine)]}
-		node := &corev1.Node{}
-		if err := s.client.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); err != nil {
-			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", machine.Status.NodeRef.Name)
+	var waiting map[types.NamespacedName]*v1alpha1.NodeMaintenance // which name the Nodes of Machines without a nodeRef
+	if unnamed := machinedrain.WithoutNodeRef(all); len(unnamed) > 0 {
+		if waiting, err = in(v1alpha1.StageCordon, unnamed); err != nil {
+			return nil, 0, err
 		}
-		observed.Node = node
+	}
+	hasInvalidRules, policyOf, counts := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.policyOf(ctx, s), reachability(ctx, s.client, s.now)
+	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
+		key := client.ObjectKeyFromObject(machine)
+		observed = machinedrain.ObservedDrain{Maintenance: draining[key]}
+		node, name := &corev1.Node{}, machinedrain.NodeName(machine, cmp.Or(draining[key], waiting[key]))
+		if name == "" {
+			return observed, nil
+		}
+		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", name)
+		}
+		if observed.Node, err = counts(node); err != nil {
+			return observed, err
+		}
 		if observed.Policy, observed.IsHeld, err = policyOf(machine); err != nil {
 			return observed, err
 		}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -63,36 +65,72 @@ func TestContenders(t *testing.T) {
 		// unread means that a policy which may select Machine one cannot be decoded, and labels are those of this Machine.
 		unread bool
 		labels map[string]string
+		// unnamed means that Machine two has no nodeRef, and stage is that of its NodeMaintenance, empty if it has none.
+		unnamed bool
+		stage   v1alpha1.NodeMaintenanceStage
+		// lost means that the Nodes of both have been unreachable for ten minutes. The Cluster has as many others that are reachable.
+		lost      bool
+		reachable int
 	}{
 		{name: "M26: an invalid rule does not delay the Machines that it does not select", rule: rule("Oops"), count: []string{"one awaits rules", "two"}},
 		{name: "M26: counts a Machine as soon as the rule is fixed", rule: rule(metav1.LabelSelectorOpExists), count: []string{"one", "two"}},
 		{name: "M37: passes over a Machine whose policy cannot be decoded", rule: rule(metav1.LabelSelectorOpExists), unread: true, count: []string{"two"}},
 		{name: "M37: passes over a Machine that another manager must drain", rule: rule(metav1.LabelSelectorOpExists), labels: map[string]string{clusterv1.WatchLabel: "b"}, count: []string{"two"}},
+		{name: "M128: counts one that drains, whose Node its provider ID names", unnamed: true, stage: v1alpha1.StageDrain, count: []string{"one", "two drains"}},
+		{name: "M128: counts one that waits", unnamed: true, stage: v1alpha1.StageCordon, count: []string{"one", "two"}},
+		{name: "M26: does not count a Machine without a Node", unnamed: true, count: []string{"one"}},
+		{name: "M26: does not count Machines whose Nodes are lost", lost: true, reachable: 2},
+		{name: "M26: counts them while most Nodes are unreachable", lost: true, reachable: 1, count: []string{"one", "two"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			scheme := runtime.NewScheme()
 			_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
-			node := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+			node := func(name string) *corev1.Node {
+				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+			}
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 			precedes := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "0"}}
 			precedes.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"name": "two"}}
-			r := &Reconciler{Filter: "a", Maintenances: &machinemaintenance.Requester{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.rule, precedes).Build()}}
+			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cmp.Or(tc.rule, rule(metav1.LabelSelectorOpExists)), precedes).Build()
+			r := &Reconciler{Filter: "a", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "1")
 			}
 			s := &scope{
 				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}},
-				client:  fake.NewClientBuilder().WithScheme(scheme).WithObjects(node("one"), node("two")).Build(),
+				client:  fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(),
+				now:     time.Now(),
 			}
-			one := machine("one", v1alpha1.ReasonInvalidDrainRule)
+			for i := range 2 + tc.reachable {
+				n := node([]string{"one", "two", "3", "4"}[i])
+				if tc.lost && i < 2 {
+					since := metav1.NewTime(s.now.Add(-10 * time.Minute))
+					n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
+				}
+				g.Expect(s.client.Create(t.Context(), n)).To(Succeed())
+			}
+			one, two := machine("one", v1alpha1.ReasonInvalidDrainRule), machine("two", v1alpha1.ReasonWaitingForTurn)
 			maps.Copy(one.Labels, tc.labels)
-			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{one, machine("two", v1alpha1.ReasonWaitingForTurn)})
+			if tc.stage != "" {
+				m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: s.clusterKey(), Machine: &two, Node: node("two"), Stage: tc.stage})
+				g.Expect(s.client.Create(t.Context(), m)).To(Succeed())
+			}
+			if tc.unnamed {
+				two.Status.NodeRef.Name = ""
+			}
+			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{one, two})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(workers).To(Equal(2))
 			var names []string
 			for _, contender := range contenders {
 				if contender.Obstacle == machinedrain.AwaitsRules {
 					contender.Name += " awaits rules"
+				}
+				if contender.Draining {
+					contender.Name += " drains"
 				}
 				names = append(names, contender.Name)
 			}
@@ -343,6 +381,61 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		machinedrain.Release(drains, true, true)
 		g.Expect(management.Update(t.Context(), drains)).To(Succeed())
 		g.Expect(turn(waits, nil, drain).Turn.Now()).To(BeTrue())
+	})
+}
+
+func TestReplacedPolicy(t *testing.T) {
+	t.Run("M126: a Machine that waits does not begin while its policy may be replaced, although another one without a limit selects it", func(t *testing.T) {
+		g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		node, drains, waits, controlPlane := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}, deletedMachine(), deletedMachine(), deletedMachine()
+		for i, m := range []*clusterv1.Machine{drains, waits, controlPlane} {
+			m.Name, m.UID, m.Labels = string("abc"[i]), types.UID("abc"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
+		}
+		controlPlane.DeletionTimestamp, controlPlane.Finalizers, controlPlane.Labels[clusterv1.MachineControlPlaneLabel] = nil, nil, ""
+		workers, fallback := &v1alpha1.MachineDrainPolicy{}, &v1alpha1.MachineDrainPolicy{}
+		for name, policy := range map[string]*v1alpha1.MachineDrainPolicy{"workers": workers, "zz-default": fallback} {
+			policy.Namespace, policy.Name = "fleet", name
+		}
+		workers.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
+		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
+		objects := []client.Object{provisionedCluster(), drains, waits, controlPlane, fallback}
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(waits).Build()
+		now := clocktesting.NewFakePassiveClock(start)
+		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}}
+		r := newReconciler(t, management, reachable, now)
+		r.references.Set(types.NamespacedName{Namespace: "fleet"}, waits.UID, referenced{}, time.Hour)
+		for _, step := range []struct {
+			after   time.Duration
+			workers bool
+			stage   v1alpha1.NodeMaintenanceStage
+			message string
+		}{
+			{after: 0, workers: true, stage: v1alpha1.StageCordon, message: "1 draining (maxParallelDrains allows 1)"},
+			{after: time.Minute, stage: v1alpha1.StageCordon, message: "MachineDrainPolicy workers, whose maxParallelDrains"},
+			{after: time.Minute + 2*time.Second, stage: v1alpha1.StageCordon, message: "no longer selects the Machine"},
+			{after: time.Minute + 2500*time.Millisecond, workers: true, stage: v1alpha1.StageCordon},
+			{after: time.Hour, stage: v1alpha1.StageCordon, message: "no longer selects the Machine"},
+			{after: time.Hour + 3*time.Second, stage: v1alpha1.StageDrain, message: ""},
+		} {
+			now.SetTime(start.Add(step.after))
+			if workers.ResourceVersion = ""; step.workers {
+				g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), workers.DeepCopy()))).To(Succeed())
+			} else {
+				g.Expect(client.IgnoreNotFound(management.Delete(t.Context(), workers.DeepCopy()))).To(Succeed())
+			}
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(waits)})
+			g.Expect(err).NotTo(HaveOccurred())
+			stored, m := &v1alpha1.NodeMaintenance{}, machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: waits, Node: node})
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(stored.Spec.Stage).To(Equal(step.stage), "after %s", step.after)
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
+			g.Expect(conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring(step.message), "after %s", step.after)
+		}
 	})
 }
 

@@ -4,7 +4,6 @@ package machinemaintenance
 
 import (
 	"context"
-	"slices"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -94,19 +93,17 @@ func (q *Requester) List(ctx context.Context, remote client.Client, cluster type
 	present := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
 	for i := range of {
 		key := client.ObjectKeyFromObject(&of[i])
-		if len(named[key]) == 0 {
-			continue
-		}
-		node := &corev1.Node{}
-		if err := remote.Get(ctx, types.NamespacedName{Name: of[i].Status.NodeRef.Name}, node, client.UnsafeDisableDeepCopy); err != nil {
-			if client.IgnoreNotFound(err) == nil {
+		for _, m := range named[key] {
+			node, name := &corev1.Node{}, machinedrain.NodeName(&of[i], m)
+			if name == "" {
 				continue
 			}
-			return nil, errors.Wrapf(err, "getting Node %s", of[i].Status.NodeRef.Name)
-		}
-		id := machinedrain.Identity{Cluster: cluster, Machine: &of[i], Node: node}
-		if at := slices.IndexFunc(named[key], id.Is); at >= 0 {
-			present[key] = named[key][at]
+			if err := remote.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+				return nil, errors.Wrapf(err, "getting Node %s", name)
+			}
+			if id := (machinedrain.Identity{Cluster: cluster, Machine: &of[i], Node: node}); present[key] == nil && id.Is(m) {
+				present[key] = m
+			}
 		}
 	}
 	return present, nil

@@ -2,6 +2,7 @@ package machinedrain
 
 import (
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -9,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Limit is the maxParallelDrains under which a Machine counts: with the other Machines of its Cluster that follow the same policy.
@@ -30,6 +32,22 @@ func LimitOf(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) Limit {
 		return Limit{}
 	}
 	return Limit{Policy: name, Max: ptr.To(intstr.Parse(limit))}
+}
+
+// FollowsAnother reports whether a Machine that has recorded the limit of a policy follows another one. The recorded one may be replaced in
+// a moment, as by kubectl replace --force: a broader policy without a limit must not begin the drains of all that wait.
+func FollowsAnother(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	recorded := LimitOf(m, nil).Policy
+	return policy != nil && recorded != "" && recorded != policy.Name
+}
+
+// AwaitPolicy returns until when a Machine that waits begins no drain, because it was found at a time that it follows another policy, see
+// FollowsAnother. It is zero if the Machine follows that policy now.
+func AwaitPolicy(since, now time.Time) time.Time {
+	if until := since.Add(rules.GoneCounts); now.Before(until) {
+		return until
+	}
+	return time.Time{}
 }
 
 // WithoutPolicyMessage is added to the message of a drain whose MachineDrainPolicy was deleted or changed. reason is that of the condition of the Machine.

@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -122,4 +124,17 @@ func NodeNameOf(providerID string, nodes []corev1.Node) string {
 		name = nodes[i].Name
 	}
 	return name
+}
+
+// NodeName returns the name of the Node of a Machine: that in its nodeRef, or else that which its NodeMaintenance selects, because the Node
+// was found by the provider ID. maintenance is nil if the Machine has none. The name is empty if the Machine has no Node, or if it is not
+// known.
+func NodeName(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) string {
+	if m.Status.NodeRef.IsDefined() || maintenance == nil {
+		return m.Status.NodeRef.Name
+	}
+	if names, byName := nodeselection.Names(maintenance); byName && len(names) == 1 {
+		return names[0]
+	}
+	return ""
 }

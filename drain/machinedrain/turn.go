@@ -104,11 +104,14 @@ func (c Contender) isPassedBy(other Contender) bool {
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
 func ContenderOf(m *clusterv1.Machine) Contender {
-	c := Contender{Name: m.Name, Timeout: DrainTimeout(m)}
+	c, waits := Contender{Name: m.Name, Timeout: DrainTimeout(m)}, recorded(m, v1alpha1.WaitingForTurnAnnotation)
 	if requested := RequestedAt(m); requested != nil {
 		c.Requested = *requested
 	}
-	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); WasHeldByHooks(m) && waits != nil {
+	if waits != nil && waits.Before(c.Requested) { // for the turn of a drain in place: it keeps its place when it is deleted
+		c.Requested = *recordsFrom(m)
+	}
+	if WasHeldByHooks(m) && waits != nil {
 		c.Resumed = *waits
 	} else if IsHeldByHooks(m) { // its wait for a turn begins now
 		c.Timeout, c.joins = 0, true
@@ -120,7 +123,7 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 // NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with a lost Node never
 // waits. A drain that has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := LimitOf(m, policy).Max != nil && !isControlPlane(m) && !isLost(node, now)
+	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && !isControlPlane(m) && !isLost(node, now)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
 	return isLimited && !drains && turnBegan(m) == nil
 }
@@ -148,6 +151,26 @@ const lostAfter = 5 * time.Minute
 func isLost(node *corev1.Node, now time.Time) bool {
 	since, unreachable := rules.UnreachableSince(node)
 	return unreachable && now.Sub(since) >= lostAfter
+}
+
+// IsLost reports whether a Node has been unreachable for so long that the drain of its Machine neither waits nor counts.
+func IsLost(node *corev1.Node, now time.Time) bool { return node != nil && isLost(node, now) }
+
+// MostUnreachable reports whether most workers of a workload cluster are unreachable, or were a moment ago. Then no Node is lost: the
+// network has failed, and the others may become ready next.
+func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
+	workers, unsettled := 0, 0
+	for i := range nodes {
+		if _, is := nodes[i].Labels["node-role.kubernetes.io/control-plane"]; is {
+			continue
+		}
+		since, unreachable := rules.UnreachableSince(&nodes[i])
+		isNew := since.Sub(nodes[i].CreationTimestamp.Time) < lostAfter // it was never unreachable
+		if workers++; unreachable || now.Sub(since) < lostAfter && !isNew {
+			unsettled++
+		}
+	}
+	return 2*unsettled > workers
 }
 
 // ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
@@ -203,15 +226,27 @@ func Contenders(
 	return contenders, workers, nil
 }
 
-// RequestedDrains returns the worker Machines whose Nodes are drained or wait for that.
+// RequestedDrains returns the worker Machines whose Nodes, if they have any, are drained or wait for that. One without a nodeRef has a Node
+// if its provider ID says so, see NodeNameOf.
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; !isControlPlane(m) && IsDraining(m) && m.Status.NodeRef.IsDefined() {
+		if m := &all[i]; !isControlPlane(m) && IsDraining(m) {
 			requested = append(requested, m)
 		}
 	}
 	return requested
+}
+
+// WithoutNodeRef returns those of RequestedDrains that have no nodeRef.
+func WithoutNodeRef(all []clusterv1.Machine) []clusterv1.Machine {
+	var unnamed []clusterv1.Machine
+	for _, m := range RequestedDrains(all) {
+		if !m.Status.NodeRef.IsDefined() {
+			unnamed = append(unnamed, *m)
+		}
+	}
+	return unnamed
 }
 
 // IsReportedBlocked reports whether the condition of a Machine says that its drain is blocked, see ObservedDrain.
@@ -279,6 +314,8 @@ type Turn struct {
 	// that an obstacle keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
 	// is overdue.
 	Overdue bool
+	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
+	Former string
 	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that has been
 	// draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
@@ -292,6 +329,9 @@ func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
 
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
+	if t.Former != "" {
+		return "MachineDrainPolicy " + t.Former + ", whose maxParallelDrains limited the drain, no longer selects the Machine: waiting in case it is replaced"
+	}
 	if t.isFirst() {
 		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains)", cluster)
 	}

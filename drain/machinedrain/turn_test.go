@@ -2,6 +2,7 @@ package machinedrain_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -281,16 +282,46 @@ func TestContenders(t *testing.T) {
 	t.Run("M26: all workers count for a percentage, and only those that drain or wait are observed", func(t *testing.T) {
 		controlPlane, running, withoutNode := inDeletion("cp"), inDeletion("running"), inDeletion("new")
 		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
-		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, ""
+		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, "" // it may be known by its provider ID
 		var observed []string
 		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 			observed = append(observed, m.Name)
 			return machinedrain.ObservedDrain{}, nil
 		})
-		if err != nil || workers != 3 || !slices.Equal(observed, []string{"one"}) {
+		if err != nil || workers != 3 || !slices.Equal(observed, []string{"new", "one"}) {
 			t.Errorf("%d workers, observed %v, error %v", workers, observed, err)
 		}
 	})
+}
+
+func TestPlaceOfDrainInPlace(t *testing.T) {
+	requested, waits := metav1.Unix(100, 0).UTC().Format(time.RFC3339), metav1.Unix(101, 0).UTC().Format(time.RFC3339)
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        int64
+	}{
+		"M127: a Machine that waits for the turn of its drain in place keeps its place when it is deleted": {
+			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 100,
+		},
+		"M127: one that was drained in place before has that of its deletion": {
+			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/"}, 1000,
+		},
+		"M107: a copied request of another Machine does not count": {
+			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/other", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,
+		},
+		"M107: nor does one that nothing explains any more": {
+			map[string]string{v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := inDeletion("one")
+			m.DeletionTimestamp = ptr.To(metav1.Unix(1000, 0))
+			maps.Copy(m.Annotations, tc.annotations)
+			if got := machinedrain.ContenderOf(&m).Requested.Unix(); got != tc.want {
+				t.Errorf("the place of its request at %d", got)
+			}
+		})
+	}
 }
 
 func TestOverdueTurn(t *testing.T) {
@@ -373,10 +404,12 @@ func TestHasTurn(t *testing.T) {
 		{name: "M26: does not stop a drain", drains: true},
 		{name: "M126: limits a Machine that waited, and whose policy is gone", gone: true, recorded: "25%,all/", want: true},
 		{name: "M126: limits none by the copied record of another Machine", gone: true, recorded: "1,all/other"},
-		{name: "M126: limits none that follows a policy without a limit", unlimited: true, recorded: "1,all/"},
+		{name: "M126: limits none whose policy has no limit any more", unlimited: true, recorded: "1,workers/"},
+		{name: "M126: limits one that waited under another policy, which may be replaced", unlimited: true, recorded: "1,all/", want: true},
+		{name: "M126: does not stop its drain", unlimited: true, recorded: "1,all/", drains: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, &v1alpha1.NodeMaintenance{}
+			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}, &v1alpha1.NodeMaintenance{}
 			if !test.unlimited {
 				limited(policy)
 			}
@@ -394,6 +427,34 @@ func TestHasTurn(t *testing.T) {
 			}
 			if got := machinedrain.NeedsTurn(&m, policy, unreachableSince(now, test.unreachable), present, now); got != test.want {
 				t.Errorf("NeedsTurn() = %t", got)
+			}
+		})
+	}
+}
+
+func TestMostUnreachable(t *testing.T) {
+	now := time.Now()
+	node := func(ready corev1.ConditionStatus, ago time.Duration) corev1.Node {
+		n := unreachableSince(now, ago)
+		n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(now.Add(-time.Hour)), ready
+		return *n
+	}
+	lost, reachable, returned := node(corev1.ConditionUnknown, time.Hour), node(corev1.ConditionTrue, time.Hour), node(corev1.ConditionTrue, 299*time.Second)
+	created, controlPlane := *returned.DeepCopy(), *reachable.DeepCopy()
+	created.CreationTimestamp, controlPlane.Labels = metav1.NewTime(now.Add(-5*time.Minute)), map[string]string{"node-role.kubernetes.io/control-plane": ""}
+	for name, tc := range map[string]struct {
+		nodes []corev1.Node
+		want  bool
+	}{
+		"one of two is":                               {[]corev1.Node{lost, reachable}, false},
+		"two of three are":                            {[]corev1.Node{lost, lost, reachable}, true},
+		"the control plane does not count":            {[]corev1.Node{lost, controlPlane}, true},
+		"some have just come back, others may follow": {[]corev1.Node{lost, returned, reachable}, true},
+		"some were just created":                      {[]corev1.Node{lost, created, reachable}, false},
+	} {
+		t.Run("M26: "+name, func(t *testing.T) {
+			if got := machinedrain.MostUnreachable(tc.nodes, now); got != tc.want {
+				t.Errorf("MostUnreachable() = %t", got)
 			}
 		})
 	}

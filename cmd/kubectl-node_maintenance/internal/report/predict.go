@@ -148,7 +148,7 @@ func TurnNodes(m *observe.Machine, node *corev1.Node, now time.Time) []string {
 	slices.SortFunc(requested, machinedrain.OldestRequestFirst)
 	var names []string
 	for _, sibling := range requested {
-		if sibling.Name != m.Name {
+		if sibling.Name != m.Name && sibling.Status.NodeRef.IsDefined() {
 			names = append(names, sibling.Status.NodeRef.Name)
 		}
 	}
@@ -160,9 +160,10 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	if !machinedrain.NeedsTurn(m.Machine, intent.Policy, node, intent.Present, now) {
 		return machinedrain.Turn{}
 	}
-	draining := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}
+	draining, isServed := map[types.NamespacedName]*v1alpha1.NodeMaintenance{}, map[types.NamespacedName]bool{}
 	for i := range maintenances {
-		if machine, ok := machinedrain.OwnerMachineOfAnyManager(&maintenances[i], m.ClusterKey()); ok && maintenances[i].Spec.Stage == v1alpha1.StageDrain {
+		machine, ok := machinedrain.OwnerMachineOfAnyManager(&maintenances[i], m.ClusterKey())
+		if isServed[machine] = isServed[machine] || ok; ok && maintenances[i].Spec.Stage == v1alpha1.StageDrain {
 			draining[machine] = &maintenances[i]
 		}
 	}
@@ -179,9 +180,10 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		self.Requested = now
 	}
 	all, workers, _ := machinedrain.Contenders(m.Siblings, now, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-		observed := machinedrain.ObservedDrain{Maintenance: draining[types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}]}
+		key := types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}
+		observed := machinedrain.ObservedDrain{Maintenance: draining[key]}
 		var known bool
-		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known {
+		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known && (sibling.Status.NodeRef.IsDefined() || isServed[key]) {
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
 		observed.Policy = machinedrain.PolicyFor(sibling, m.Cluster.Labels, m.Policies).Settings(sibling)

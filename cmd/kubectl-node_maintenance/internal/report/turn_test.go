@@ -19,10 +19,11 @@ import (
 )
 
 // planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
-// Nodes that were read, and reason is that of the condition of w0.
-func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason string) (report.Drain, []string) {
+// Nodes that were read, and reason is that of the condition of w0, whose nodeRef names the Node named.
+func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason, named string) (report.Drain, []string) {
 	w0, w1 := machine("w0", nil), machine("w1", nil)
 	w0.DeletionTimestamp, w0.Annotations = ptr.To(metav1.NewTime(now.Add(-time.Minute))), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
+	w0.Status.NodeRef.Name = named
 	w0.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason}}
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
 	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
@@ -44,7 +45,9 @@ func TestTurn(t *testing.T) {
 		nodes  map[string]*corev1.Node
 		waits  bool
 		reason string
+		isNew  bool // w0 has no nodeRef
 	}{
+		"does not wait for a Machine without a Node":                    {node: reachable, isNew: true},
 		"waits for a Machine whose Node is reachable":                   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
 		"waits for a Machine whose Node was not read":                   {node: reachable, waits: true},
 		"does not wait for a Machine whose Node is unreachable":         {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
@@ -55,8 +58,12 @@ func TestTurn(t *testing.T) {
 	} {
 		t.Run("K31: the plan "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			drain, names := planOf(test.node, test.nodes, test.reason)
-			if test.node == reachable {
+			w0 := "w0"
+			if test.isNew {
+				w0 = ""
+			}
+			drain, names := planOf(test.node, test.nodes, test.reason, w0)
+			if test.node == reachable && !test.isNew {
 				g.Expect(names).To(Equal([]string{"w0"}))
 			} else {
 				g.Expect(names).To(BeEmpty())
