@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -176,7 +177,7 @@ func (s *scope) requeueBy(deadline *time.Time, waiting outcome) outcome {
 
 func (s *scope) drainTimedOut(waitedFor string) {
 	s.drainOver = true
-	s.drainTimeoutMessage = "The drain exceeded nodeDrainTimeoutSeconds: " + waitedFor
+	s.drainTimeoutMessage = history.DrainExceeded + waitedFor
 	s.timedOut = append(s.timedOut, s.drainTimeoutMessage)
 }
 

@@ -261,14 +261,11 @@ func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now tim
 		wait.Object = o.Budget(pod.Object)
 	}
 	start := now
-	switch {
-	case wait.Reason == WaitTermination:
+	if wait.Reason == WaitTermination {
 		start = Instant(rules.DeletionRequested(pod.Object), now)
 		if evicted := e.sent(o); !evicted.IsZero() {
 			start = evicted
 		}
-	case len(e.Waits) == 0:
-		start = e.Start
 	}
 	if e.requested && pod.Evacuation != nil && wait.Reason != WaitTermination { // the Evacuation says what the first wait was for
 		e.Waits[0].Reason, e.Waits[0].Object = wait.Reason, wait.Object

@@ -104,6 +104,16 @@ func TestTheFirstWaitIsThatOfTheEvacuation(t *testing.T) {
 	g.Expect(ended[0].Waits).To(Equal([]Wait{{Reason: WaitEvacuator, Object: "evacuator example.com", Start: at(0), End: at(5)}}))
 }
 
+func TestWaitAfterRestart(t *testing.T) {
+	t.Run("M72: what a Pod waits for when a manager observes it first says nothing about the time before", func(t *testing.T) {
+		g, d := NewWithT(t), &Drain{}
+		d.Observe(seen(drainedPod("a", blockedBy(string(budgets.BudgetExhausted)))), at(3000))
+		ended, _ := d.Observe(seen(), at(3060))
+		g.Expect(ended[0].Start).To(Equal(begin))
+		g.Expect(ended[0].Waits).To(Equal([]Wait{{Reason: string(budgets.BudgetExhausted), Object: "PodDisruptionBudget web/web", Start: at(3000), End: at(3060)}}))
+	})
+}
+
 func TestStepsEndInOrder(t *testing.T) {
 	g, d := NewWithT(t), &Drain{}
 	later := drainedPod("later", ordered(10))

@@ -11,6 +11,9 @@ type Part struct {
 	Pods       int    // the Pods that it removed, as the status counts them
 }
 
+// DrainExceeded begins the message of a Machine whose drain has timed out. Without it, only the wait for volumes has.
+const DrainExceeded = "The drain exceeded nodeDrainTimeoutSeconds: "
+
 // Keys of the parts of a Machine's deletion.
 const (
 	requestPart    = "request"

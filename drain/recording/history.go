@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -20,6 +21,7 @@ const (
 	maxLine  = 1 << 20
 	maxPods  = 20_000
 	maxSteps = 5_000
+	maxGaps  = 100
 )
 
 // History is what a recording says.
@@ -41,8 +43,10 @@ type Drain struct {
 	Nodes                []string
 	// Deleted is when the deletion of the Machine was requested, zero if it was not.
 	Deleted time.Time
-	// Start is when the stage Drain started. End is when the Nodes were drained, zero if they were not.
+	// Start is when the stage Drain started. End is when the Nodes were drained, or the manager gave it up; zero if neither.
 	Start, End time.Time
+	// Cancelled is when the maintenance was completed, or its NodeMaintenance deleted, before the Nodes were drained, or zero.
+	Cancelled time.Time
 	// Gone is when the Machine or NodeMaintenance was observed to be deleted, or zero.
 	Gone time.Time
 	// Phases are the reasons of the condition of the Machine, in turn.
@@ -160,7 +164,7 @@ func (b *builder) add(line Line) {
 	case line.Budget != nil:
 		b.budget(line.Budget, line.Time)
 	case line.Gap != "":
-		b.history.Gaps = append(b.history.Gaps, line.Gap)
+		b.gap(line.Gap)
 	case line.End != "":
 		b.ended = true
 		if line.End == EndLimitReached {
@@ -230,6 +234,9 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 	if !m.Drained && m.Stage == string(v1alpha1.StageDrain) && !m.Gone {
 		d.End = time.Time{} // Pods were created on the Node
 	}
+	if isOver := m.Gone || m.Stage == string(v1alpha1.StageComplete); isOver && !d.Start.IsZero() && d.End.IsZero() && d.Cancelled.IsZero() {
+		d.Cancelled = now
+	}
 	if m.Gone {
 		delete(b.drains, id)
 		if d.Machine == "" {
@@ -240,7 +247,10 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 
 func (b *builder) pod(p *Pod, now time.Time) {
 	id := p.Cluster + " " + cmp.Or(p.UID, p.Name)
-	course := b.pods[id]
+	course := b.podFor(id, p)
+	if course == nil && p.Gone {
+		return // it goes on with its Evacuation
+	}
 	if course == nil {
 		if len(b.allPods) >= maxPods {
 			b.history.Incomplete = "the recording has more than " + itoa(maxPods) + " Pods; the others are missing"
@@ -251,11 +261,25 @@ func (b *builder) pod(p *Pod, now time.Time) {
 		b.allPods = append(b.allPods, course)
 	}
 	course.Node, course.Refusals = cmp.Or(course.Node, p.Node), max(course.Refusals, p.Refusals)
-	course.Waits = proceed(course.Waits, history.Wait{Reason: p.Reason, Object: p.Object, Message: p.Message, NeverAllows: p.NeverAllows, Start: course.Start}, now, p.Gone)
+	wait := history.Wait{Reason: p.Reason, Object: p.Object, Message: p.Message, NeverAllows: p.NeverAllows, Start: now}
+	if p.UID == "" { // the time of its wait, and not of its Evacuation, which may have waited for something else before
+		wait.Start = course.Start
+	}
+	course.Waits = proceed(course.Waits, wait, now, p.Gone)
 	if p.Gone {
 		course.End, course.Ended = now, true
 		delete(b.pods, id)
 	}
+}
+
+// podFor returns the course of a Pod, nil if it is new. A Pod that blocks a drain before it has an Evacuation is known by its name.
+func (b *builder) podFor(id string, p *Pod) *podBuilder {
+	name := p.Cluster + " " + p.Name
+	if before := b.pods[name]; b.pods[id] == nil && before != nil && before.Node == p.Node && !p.Gone {
+		delete(b.pods, name)
+		b.pods[id] = before
+	}
+	return b.pods[id]
 }
 
 // proceed adds a wait that is observed now, unless its object is gone. The first wait begins at its own start, the others now.
@@ -282,8 +306,21 @@ func (b *builder) budget(budget *Budget, now time.Time) {
 		course = &BudgetCourse{Cluster: budget.Cluster, Name: budget.Name}
 		b.budgets[id] = course
 	}
-	if len(course.Steps) < maxSteps {
-		course.Steps = append(course.Steps, BudgetStep{now, *budget})
+	if len(course.Steps) >= maxSteps {
+		b.gap("PodDisruptionBudget " + budget.Name + " changed more than " + itoa(maxSteps) + " times: later changes are missing")
+		return
+	}
+	course.Steps = append(course.Steps, BudgetStep{now, *budget})
+}
+
+// gap adds a gap once. One that comes and goes is a line of the recording each time.
+func (b *builder) gap(gap string) {
+	switch gaps := b.history.Gaps; {
+	case slices.Contains(gaps, gap):
+	case len(gaps) < maxGaps:
+		b.history.Gaps = append(gaps, gap)
+	case len(gaps) == maxGaps:
+		b.history.Gaps = append(gaps, "and more")
 	}
 }
 
@@ -298,9 +335,12 @@ func (b *builder) finish() *History {
 			pod.End = h.End
 			pod.Waits[len(pod.Waits)-1].End = h.End
 		}
-		if d := b.drainOf(pod); d != nil {
-			d.Pods = append(d.Pods, pod.PodCourse)
+		d := b.drainOf(pod)
+		if d == nil {
+			b.gap("Pods of Nodes whose drains are not recorded; of a NodeMaintenance, " + itoa(maxNodes) + " Nodes are")
+			continue
 		}
+		d.Pods = append(d.Pods, pod.PodCourse)
 	}
 	for _, d := range b.order {
 		d.ended = h.End
@@ -324,12 +364,48 @@ func (d *Drain) finish(end time.Time) {
 	if n := len(d.Phases); n > 0 && d.Gone.IsZero() {
 		d.Phases[n-1].End = end
 	}
-	if d.End.IsZero() && !d.Start.IsZero() && !d.Gone.IsZero() {
+	switch {
+	case d.Start.IsZero():
+	case d.isGivenUp():
+		d.End = d.endBefore(d.lastResult())
+	case d.End.IsZero() && !d.Deleted.IsZero() && !d.Gone.IsZero():
 		d.End = d.Gone // the end of the drain and the deletion were observed together
 	}
 	slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// lastResult returns the last result of a drain in the condition of the Machine. Its reason is empty if there is none.
+func (d *Drain) lastResult() history.Wait {
+	for _, phase := range slices.Backward(d.Phases) {
+		switch phase.Reason {
+		case v1alpha1.ReasonMachineDrained, v1alpha1.ReasonTimedOut, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonSkipped:
+			return phase
+		}
+	}
+	return history.Wait{}
+}
+
+// volumesTimedOut reports whether the drain ended in time, and the wait for volumes did not.
+func (d *Drain) volumesTimedOut() bool {
+	result := d.lastResult()
+	return result.Reason == v1alpha1.ReasonTimedOut && !d.End.IsZero() && !strings.HasPrefix(result.Message, history.DrainExceeded)
+}
+
+// isGivenUp reports whether the drain of the Machine ended before its Node was drained.
+func (d *Drain) isGivenUp() bool {
+	reason := d.lastResult().Reason
+	return reason != "" && reason != v1alpha1.ReasonMachineDrained && !d.volumesTimedOut()
+}
+
+// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had the result.
+func (d *Drain) endBefore(result history.Wait) time.Time {
+	at := slices.IndexFunc(d.Phases, func(phase history.Wait) bool { return phase == result })
+	if result.Reason == v1alpha1.ReasonTimedOut && at > 0 && d.Phases[at-1].Reason == v1alpha1.ReasonWaitingForVolumeDetach {
+		return d.Phases[at-1].Start
+	}
+	return result.Start
 }
 
 // drainOf returns the last drain of the Node that had started when the evacuation of the Pod ended.

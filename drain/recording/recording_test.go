@@ -211,6 +211,47 @@ func TestHistory(t *testing.T) {
 		NewWithT(t).Expect(read(t, s.file()).Drains[0].Summary()).To(ContainElement("The Machine waited 2 min for volumes to detach."))
 	})
 
+	t.Run("K26, K37: the first wait of a Pod counts from when its reason was observed, and not from the creation of its Evacuation", func(t *testing.T) {
+		g, s := NewWithT(t), newScene()
+		s.observe(3000, func(w *recording.Workload) {
+			w.Evacuations = []v1alpha1.Evacuation{evacuation("db-0", string(budgets.BudgetExhausted))}
+		})
+		s.observe(3060, func(w *recording.Workload) { w.Evacuations = nil })
+		pod := read(t, s.file()).Drains[0].Pods[0]
+		g.Expect(pod.Start).To(Equal(begin))
+		g.Expect(pod.Waits).To(HaveExactElements(And(HaveField("Start", at(3000)), HaveField("End", at(3060)))))
+	})
+
+	t.Run("K26: a Pod that blocks a drain before it has an Evacuation is one Pod", func(t *testing.T) {
+		g, s := NewWithT(t), newScene()
+		s.observe(1, func(w *recording.Workload) {
+			w.Maintenances[0].Status.NodeStatuses[0].Blocked = []v1alpha1.BlockedPod{{Pod: "payments/db-0", Why: "Cannot evaluate drain rules", Since: ptr.To(metav1.NewTime(at(1)))}}
+		})
+		s.observe(5, func(w *recording.Workload) {
+			w.Maintenances[0].Status.NodeStatuses[0].Blocked = nil
+			w.Evacuations = []v1alpha1.Evacuation{evacuation("db-0", string(budgets.BudgetExhausted))}
+		})
+		s.observe(9, func(w *recording.Workload) { w.Evacuations = nil })
+		pods := read(t, s.file()).Drains[0].Pods
+		g.Expect(pods).To(HaveLen(1))
+		g.Expect(pods[0].Ended).To(BeTrue())
+		g.Expect(pods[0].Waits).To(HaveExactElements(And(HaveField("Reason", history.WaitOther), HaveField("End", at(5))), And(HaveField("Reason", "BudgetExhausted"), HaveField("End", at(9)))))
+	})
+
+	t.Run("K25: a gap that comes and goes is named once, and so are Pods whose drains are not recorded", func(t *testing.T) {
+		s := newScene()
+		for i := range 6 {
+			if s.observed.Gaps = nil; i%2 == 0 {
+				s.observed.Gaps = []string{"connection refused"}
+			}
+			s.observe(i, func(w *recording.Workload) {
+				w.Evacuations = []v1alpha1.Evacuation{evacuation("db-0", "")}
+				w.Evacuations[0].Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "n501"}
+			})
+		}
+		NewWithT(t).Expect(read(t, s.file()).Gaps).To(HaveExactElements("connection refused", ContainSubstring("of a NodeMaintenance, 500 Nodes are")))
+	})
+
 	t.Run("K25: a recording that was cut off, or is damaged, is read as far as possible", func(t *testing.T) {
 		g := NewWithT(t)
 		file := drained().file()
@@ -242,6 +283,98 @@ func TestHistory(t *testing.T) {
 		for _, pod := range read(t, s.file()).Drains[0].Pods {
 			NewWithT(t).Expect(pod.End).NotTo(BeTemporally("<", pod.Start))
 		}
+	})
+}
+
+// result returns a change to the condition of the Machine.
+func (s *scene) result(seconds int, reason, message string) {
+	status := metav1.ConditionFalse
+	s.observed.Machines[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(begin)}}
+	s.observe(seconds, nil)
+}
+
+func TestResult(t *testing.T) {
+	isDrained := func(w *recording.Workload) {
+		w.Maintenances[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
+	}
+	complete := func(w *recording.Workload) { w.Maintenances[0].Spec.Stage = v1alpha1.StageComplete }
+	timedOut := history.DrainExceeded + "Pod web/a: Waiting for PodDisruptionBudget web/a"
+	for name, tc := range map[string]struct {
+		change    func(*scene)
+		want, all string
+	}{
+		"a drain that timed out, without the time that the deletion of the infrastructure takes": {
+			func(s *scene) { s.result(600, v1alpha1.ReasonTimedOut, timedOut) },
+			"The drain timed out after 10 min (0 Pods).", "1 of 1 drains ended, 1 of them before the Node was drained",
+		},
+		"a drain that timed out before the wait for volumes, during which the Pods terminated": {
+			func(s *scene) {
+				s.result(600, v1alpha1.ReasonWaitingForVolumeDetach, "volumes")
+				s.observe(700, isDrained)
+				s.result(720, v1alpha1.ReasonTimedOut, timedOut+"\nThe volumes did not detach within nodeVolumeDetachTimeoutSeconds: x")
+			},
+			"The drain timed out after 10 min (0 Pods). The Machine waited 2 min for volumes to detach.", "1 of 1 drains ended, 1 of them before the Node was drained",
+		},
+		"a drain that ended, and volumes that did not detach in time": {
+			func(s *scene) {
+				s.observe(120, isDrained)
+				s.result(121, v1alpha1.ReasonWaitingForVolumeDetach, "volumes")
+				s.result(721, v1alpha1.ReasonTimedOut, "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: x")
+			},
+			"Drained in 2 min (0 Pods). The Machine waited 10 min for volumes to detach. The volumes did not detach before the timeout.", "1 of 1 drains ended;",
+		},
+		"a hook that another actor removed": {
+			func(s *scene) {
+				s.result(60, v1alpha1.ReasonHookRemoved, "Another actor removed the annotation")
+				s.observe(70, complete)
+			},
+			"Another actor removed the hook after 1 min (0 Pods), and Cluster API drained the Node.", "1 of 1 drains ended, 1 of them before the Node was drained",
+		},
+		"a drain that ended because its Cluster was deleted": {
+			func(s *scene) {
+				s.result(60, v1alpha1.ReasonSkipped, "The Node is not drained: the Cluster is being deleted")
+			},
+			"Skipped after 1 min (0 Pods): The Node is not drained: the Cluster is being deleted.", "1 of 1 drains ended, 1 of them before the Node was drained",
+		},
+		"a drain that timed out in place, and ended after the deletion of the Machine": {
+			func(s *scene) {
+				s.result(60, v1alpha1.ReasonTimedOut, timedOut)
+				s.result(90, v1alpha1.ReasonMachineDraining, "")
+				s.observe(120, isDrained)
+				s.result(121, v1alpha1.ReasonMachineDrained, "The Node is drained")
+			},
+			"Drained in 2 min (0 Pods).", "1 of 1 drains ended;",
+		},
+		"a drain in place that was completed before the Node was drained": {
+			func(s *scene) {
+				s.observed.Machines[0].DeletionTimestamp = nil
+				s.observe(30, nil)
+				s.observe(60, complete)
+			},
+			"Not drained after 1 min, when the maintenance was ended (0 Pods).", "1 of 1 drains ended, 1 of them before the Node was drained",
+		},
+	} {
+		t.Run("K48: the report is right about "+name, func(t *testing.T) {
+			g, s := NewWithT(t), newScene()
+			if s.observe(0, nil); strings.Contains(name, "in place that") {
+				s = newScene()
+			}
+			tc.change(s)
+			s.observed.Machines = nil
+			s.observe(900, func(w *recording.Workload) { w.Maintenances = nil })
+			h := read(t, s.file())
+			g.Expect(h.Drains).To(HaveLen(1))
+			g.Expect(strings.Join(h.Drains[0].Summary(), " ")).To(Equal(tc.want))
+			g.Expect(h.Summary()[0]).To(HavePrefix(tc.all))
+		})
+	}
+
+	t.Run("K48: a NodeMaintenance of a user that was deleted before its Nodes were drained is not drained", func(t *testing.T) {
+		s := newScene()
+		s.observed.Machines, s.observed.Workloads[0].Maintenances[0].Annotations = nil, nil
+		s.observe(0, nil)
+		s.observe(60, func(w *recording.Workload) { w.Maintenances = nil })
+		NewWithT(t).Expect(read(t, s.file()).Drains[0].Summary()).To(Equal([]string{"Not drained after 1 min, when the maintenance was ended (0 Pods)."}))
 	})
 }
 

@@ -22,8 +22,9 @@ const (
 	maxNamed = 3
 )
 
-// Cause is what Pods waited for.
+// Cause is what Pods waited for. Cluster is that of the Object, empty if the drains are of one Cluster.
 type Cause struct {
+	Cluster                 string
 	Reason, Object, Message string
 	NeverAllows             bool // see history.Wait
 	Pods, Drains            int
@@ -33,22 +34,35 @@ type Cause struct {
 
 // Name names what was waited for.
 func (c Cause) Name() string {
-	return history.Wait{Reason: c.Reason, Object: c.Object, Message: c.Message}.Name()
+	name := history.Wait{Reason: c.Reason, Object: c.Object, Message: c.Message}.Name()
+	if c.Cluster != "" {
+		name += " of Cluster " + c.Cluster
+	}
+	return name
+}
+
+// AreOfSeveral reports whether drains are of several Clusters, so that the name of an object does not suffice.
+func AreOfSeveral(drains []Drain) bool {
+	return slices.ContainsFunc(drains, func(d Drain) bool { return d.Cluster != drains[0].Cluster })
 }
 
 // Causes returns what the Pods of drains waited for, starting with what blocked longest.
 func Causes(drains []Drain) []Cause {
-	found := map[string]*cause{} // by name
+	found, several := map[[2]string]*cause{}, AreOfSeveral(drains) // by Cluster and name
 	for i, d := range drains {
 		for j, pod := range d.Pods {
 			for _, wait := range pod.Waits {
 				if !wait.Blocks() {
 					continue
 				}
-				c := found[wait.Name()]
+				key := [2]string{"", wait.Name()}
+				if several && wait.Object != "" {
+					key[0] = d.Cluster
+				}
+				c := found[key]
 				if c == nil {
-					c = &cause{Cause: Cause{Object: wait.Object, Message: wait.Message}, reasons: map[string]time.Duration{}}
-					found[wait.Name()] = c
+					c = &cause{Cause: Cause{Cluster: key[0], Object: wait.Object, Message: wait.Message}, reasons: map[string]time.Duration{}}
+					found[key] = c
 				}
 				c.add(wait, i, j)
 			}
@@ -132,11 +146,14 @@ func (d *Drain) Took() time.Duration {
 	case d.Start.IsZero():
 		return 0
 	case d.End.IsZero():
-		return d.ended.Sub(d.Start)
+		return cmp.Or(d.Cancelled, d.ended).Sub(d.Start)
 	default:
 		return d.End.Sub(d.Start)
 	}
 }
+
+// isCancelled reports whether the maintenance was completed before the Nodes were drained.
+func (d *Drain) isCancelled() bool { return d.End.IsZero() && !d.Cancelled.IsZero() }
 
 // Summary says in sentences how the drain went.
 func (d *Drain) Summary() []string {
@@ -150,6 +167,9 @@ func (d *Drain) Summary() []string {
 		if took := phase.For(); took >= leastWait && isWait(phase.Reason) {
 			sentences = append(sentences, phaseSentence(phase.Reason, took))
 		}
+	}
+	if d.volumesTimedOut() {
+		sentences = append(sentences, "The volumes did not detach before the timeout.")
 	}
 	refused := int32(0)
 	for i := range d.Pods {
@@ -185,24 +205,35 @@ func phaseSentence(reason string, took time.Duration) string {
 	}
 }
 
-// hadReason reports whether the condition of the Machine had a reason.
-func (d *Drain) hadReason(reason string) bool {
-	return slices.ContainsFunc(d.Phases, func(phase history.Wait) bool { return phase.Reason == reason })
-}
-
 func (d *Drain) result() string {
 	pods := text.Count(len(d.Pods), "Pod")
 	switch {
-	case d.hadReason(v1alpha1.ReasonTimedOut):
-		return fmt.Sprintf("The drain timed out after %s (%s)", Duration(d.Took()), pods)
-	case d.hadReason(v1alpha1.ReasonHookRemoved):
-		return fmt.Sprintf("Another actor removed the hook after %s, and Cluster API drained the Node (%s)", Duration(d.Took()), pods)
+	case d.isGivenUp():
+		return d.resultOf(d.lastResult(), pods)
 	case d.Start.IsZero():
 		return "Not drained: the drain did not start during the recording"
+	case d.isCancelled():
+		return fmt.Sprintf("Not drained after %s, when the maintenance was ended (%s)", Duration(d.Took()), pods)
 	case d.End.IsZero():
 		return fmt.Sprintf("Not drained after %s, when the recording ended (%s)", Duration(d.Took()), pods)
 	default:
 		return fmt.Sprintf("Drained in %s (%s)", Duration(d.Took()), pods)
+	}
+}
+
+// resultOf is result for a drain that was given up.
+func (d *Drain) resultOf(result history.Wait, pods string) string {
+	after := "before the drain started"
+	if !d.Start.IsZero() {
+		after = fmt.Sprintf("after %s (%s)", Duration(d.Took()), pods)
+	}
+	switch result.Reason {
+	case v1alpha1.ReasonHookRemoved:
+		return "Another actor removed the hook " + after + ", and Cluster API drained the Node"
+	case v1alpha1.ReasonSkipped:
+		return "Skipped " + after + ": " + result.Message
+	default:
+		return "The drain timed out " + after
 	}
 }
 
@@ -222,21 +253,29 @@ func (h *History) Summary() []string {
 	if len(h.Drains) == 0 {
 		return nil
 	}
-	drained, pods := 0, 0
+	ended, undrained, pods := 0, 0, 0
 	first, last := h.Drains[0].begin(), h.Drains[0].begin()
 	for i := range h.Drains {
 		d := &h.Drains[i]
 		pods += len(d.Pods)
-		end := h.End
-		if !d.End.IsZero() {
-			drained++
-			end = d.End
+		end := cmp.Or(d.End, d.Cancelled)
+		if end.IsZero() {
+			end = h.End
+		} else {
+			ended++
+		}
+		if d.isCancelled() || d.isGivenUp() {
+			undrained++
 		}
 		if end.After(last) {
 			last = end
 		}
 	}
-	sentences := []string{fmt.Sprintf("%d of %d drains ended; %s from the first start to the last end; %s.", drained, len(h.Drains), Duration(last.Sub(first)), text.Count(pods, "Pod"))}
+	drains := fmt.Sprintf("%d of %d drains ended", ended, len(h.Drains))
+	if undrained > 0 {
+		drains += fmt.Sprintf(", %d of them before the Node was drained", undrained)
+	}
+	sentences := []string{fmt.Sprintf("%s; %s from the first start to the last end; %s.", drains, Duration(last.Sub(first)), text.Count(pods, "Pod"))}
 	if causes := Causes(h.Drains); len(causes) > 0 && causes[0].Blocked >= leastWait {
 		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked), text.Count(causes[0].Pods, "Pod")))
 	}

@@ -126,6 +126,9 @@ func (b *traceReader) read() {
 			continue
 		}
 		delete(b.drains, id)
+		if isRemaining := func(pod PodCourse) bool { return !pod.Ended }; d.Machine == "" && !d.Gone.IsZero() && slices.ContainsFunc(d.Pods, isRemaining) {
+			d.End, d.Cancelled = time.Time{}, d.End
+		}
 		incomplete = incomplete || d.Gone.IsZero()
 		b.history.Drains = append(b.history.Drains, *d)
 	}
@@ -170,6 +173,9 @@ func (b *traceReader) part(s *otlpSpan) {
 		d := b.of(s)
 		d.Machine, d.Maintenance = s.text(history.ClusterNamespaceKey)+"/"+s.text(history.MachineKey), s.text(history.MaintenanceKey)
 		d.Deleted, d.Gone = s.start(), s.end()
+		if outcome := s.text(history.OutcomeKey); outcome != "" && outcome != v1alpha1.ReasonMachineDrained {
+			d.Phases = append(d.Phases, history.Wait{Reason: outcome, Message: s.text(history.MessageKey), Start: s.end(), End: s.end()})
+		}
 	case history.MaintenanceSpanName:
 		d := b.of(s)
 		d.Maintenance, d.Gone = s.text(history.MaintenanceKey), s.end()

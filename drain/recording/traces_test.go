@@ -2,6 +2,7 @@ package recording
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"go.opentelemetry.io/otel/attribute"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -78,6 +80,37 @@ func TestReadTraces(t *testing.T) {
 				{Reason: history.WaitTermination, Start: at(41), End: at(50)},
 			}}},
 		}}))
+	})
+	for outcome, tc := range map[string]struct{ message, want string }{
+		v1alpha1.ReasonTimedOut:    {history.DrainExceeded + "Pod web/a", "The drain timed out after 48 s (1 Pod)"},
+		v1alpha1.ReasonHookRemoved: {"Another actor", "Another actor removed the hook after 48 s (1 Pod), and Cluster API drained the Node"},
+		v1alpha1.ReasonSkipped:     {"The Node is not drained: the Cluster is being deleted", "Skipped after 48 s (1 Pod): The Node is not drained: the Cluster is being deleted"},
+	} {
+		t.Run("M75, K48: a drain with the outcome "+outcome+" was not drained", func(t *testing.T) {
+			g := NewWithT(t)
+			ended := trace.DeletionSpan(at(0), at(56), outcome, tc.message)
+			h, err := Read(strings.NewReader(otlpJSON(t, append(append(slices.Clone(pod), parts...), ended)...)))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(h.Drains[0].Summary()[0]).To(HavePrefix(tc.want))
+			g.Expect(h.Summary()[0]).To(HavePrefix("1 of 1 drains ended, 1 of them before the Node was drained; "))
+		})
+	}
+	t.Run("M75, K48: volumes that did not detach in time are no drain that timed out", func(t *testing.T) {
+		g := NewWithT(t)
+		ended := trace.DeletionSpan(at(0), at(56), v1alpha1.ReasonTimedOut, "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: x")
+		h, err := Read(strings.NewReader(otlpJSON(t, append(slices.Clone(parts), ended)...)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Drained in 48 s (0 Pods).", "The Machine waited 2 s for other drains of the Cluster.", "The Machine waited 5 s for volumes to detach.", "The volumes did not detach before the timeout."}))
+	})
+	t.Run("M75, K48: the NodeMaintenance of a user that was completed while Pods were left was not drained", func(t *testing.T) {
+		g := NewWithT(t)
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m-1", CreationTimestamp: metav1.NewTime(at(0))}}
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(at(0))}}
+		users := history.Trace{Root: "u", Cluster: trace.Cluster, Maintenance: "m-1"}
+		left := users.EvacuationSpans(&history.Evacuation{Namespace: "web", Name: "a", UID: "p", Node: "n", Start: at(1), End: at(60), Outcome: history.Remaining})
+		h, err := Read(strings.NewReader(otlpJSON(t, append(users.MaintenanceSpans(m, at(60)), left...)...)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Not drained after 1 min, when the maintenance was ended (1 Pod)."}))
 	})
 	t.Run("says that a drain without its root span is incomplete", func(t *testing.T) {
 		g := NewWithT(t)

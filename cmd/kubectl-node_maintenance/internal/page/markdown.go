@@ -61,7 +61,7 @@ func escape(text string) string {
 		case '\\', '`', '*', '_', '[', ']', '|', '#', '~', '!':
 			b.WriteByte('\\')
 			b.WriteRune(r)
-		case '<', '>', '&', '@':
+		case '<', '>', '&', '@', '$': // GitHub and GitLab render mathematics between dollar signs
 			fmt.Fprintf(&b, "&#%d;", r)
 		default:
 			b.WriteRune(r)

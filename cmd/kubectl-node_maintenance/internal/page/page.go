@@ -56,7 +56,8 @@ type view struct {
 	Waits         []wait
 	MoreWaits     int
 
-	nodes, pods int // in the chart
+	nodes, pods int  // in the chart
+	several     bool // the drains are of several Clusters
 }
 
 type change struct{ Name, Text, Fix, Guide string }
@@ -122,7 +123,7 @@ func viewOf(h *recording.History) *view {
 	v := &view{
 		Title: titleOf(h), Summary: cleanAll(h.Summary()), Ticks: axis.ticks(),
 		Period:   h.Start.UTC().Format("2006-01-02 15:04:05") + " to " + h.End.UTC().Format("2006-01-02 15:04:05") + " UTC",
-		Warnings: warnings(h), Advice: adviceOf(h),
+		Warnings: warnings(h), Advice: adviceOf(h), several: recording.AreOfSeveral(h.Drains),
 	}
 	for i, kind := range history.Kinds {
 		v.Legend = append(v.Legend, legend{classOf(i), string(kind)})
@@ -131,7 +132,7 @@ func viewOf(h *recording.History) *view {
 		v.Drains = append(v.Drains, v.drain(&h.Drains[i], axis))
 	}
 	for i := range h.Budgets {
-		v.Budgets = append(v.Budgets, budgetOf(&h.Budgets[i], axis, h.End))
+		v.Budgets = append(v.Budgets, budgetOf(v.named(h.Budgets[i].Cluster, h.Budgets[i].Name), &h.Budgets[i], axis, h.End))
 	}
 	v.waits(h)
 	return v
@@ -225,8 +226,16 @@ func podOf(p *recording.PodCourse, axis axis) pod {
 	return result
 }
 
-func budgetOf(b *recording.BudgetCourse, axis axis, end time.Time) budget {
-	result := budget{Name: terminal.Clean(b.Name, maxName)}
+// named returns the name of an object, with its Cluster if the drains are of several.
+func (v *view) named(cluster, name string) string {
+	if v.several {
+		name = cluster + ": " + name
+	}
+	return terminal.Clean(name, maxName)
+}
+
+func budgetOf(name string, b *recording.BudgetCourse, axis axis, end time.Time) budget {
+	result := budget{Name: name}
 	for _, step := range b.Steps {
 		result.Most = max(result.Most, step.Allowed)
 	}
@@ -257,7 +266,8 @@ func budgetOf(b *recording.BudgetCourse, axis axis, end time.Time) budget {
 // waits adds the longest waits.
 func (v *view) waits(h *recording.History) {
 	type podWait struct {
-		pod *recording.PodCourse
+		cluster string
+		pod     *recording.PodCourse
 		history.Wait
 	}
 	var all []podWait
@@ -266,7 +276,7 @@ func (v *view) waits(h *recording.History) {
 			p := &h.Drains[i].Pods[j]
 			for _, w := range p.Waits {
 				if w.Blocks() {
-					all = append(all, podWait{p, w})
+					all = append(all, podWait{h.Drains[i].Cluster, p, w})
 				}
 			}
 		}
@@ -277,7 +287,7 @@ func (v *view) waits(h *recording.History) {
 	}
 	for _, w := range all {
 		v.Waits = append(v.Waits, wait{
-			Class: kindClass(w.Reason), Kind: string(history.KindOf(w.Reason)), Pod: terminal.Clean(w.pod.Name, maxName), Node: terminal.Clean(w.pod.Node, maxName),
+			Class: kindClass(w.Reason), Kind: string(history.KindOf(w.Reason)), Pod: v.named(w.cluster, w.pod.Name), Node: terminal.Clean(w.pod.Node, maxName),
 			For: recording.Duration(w.For()), Seconds: strconv.FormatFloat(w.For().Seconds(), 'f', 1, 64), Name: clean(w.Name()), Start: w.Start.UTC().Format(time.TimeOnly),
 		})
 	}

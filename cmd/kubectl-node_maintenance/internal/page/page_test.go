@@ -96,6 +96,21 @@ func TestWriteHTML(t *testing.T) {
 		}
 	})
 
+	t.Run("K49: objects of equal names in several Clusters are told apart", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 1)
+		other := h.Drains[0]
+		other.Cluster = "east"
+		h.Drains = append(h.Drains, other)
+		h.Budgets = append(h.Budgets, recording.BudgetCourse{Cluster: "east", Name: "web", Steps: h.Budgets[0].Steps})
+		page := written(t, h)
+		for _, text := range []string{
+			"<strong>PodDisruptionBudget web of Cluster east</strong> blocked 1 Pod in 1 drain for 40 s", "<strong>PodDisruptionBudget web of Cluster web</strong>",
+			"&lrm;east: web</span>", "&lrm;web: web</span>", "<td>east: web-0</td>", "<strong>web</strong> blocked 2 Pods in 2 drains",
+		} {
+			g.Expect(page).To(ContainSubstring(text))
+		}
+	})
+
 	t.Run("K26: a recording without drains has a page", func(t *testing.T) {
 		NewWithT(t).Expect(written(t, &recording.History{Start: begin, End: begin})).To(ContainSubstring("The recording has no drains."))
 	})
@@ -114,10 +129,10 @@ func TestWriteMarkdown(t *testing.T) {
 	t.Run("K27: text from clusters is no markup", func(t *testing.T) {
 		var out bytes.Buffer
 		g := NewWithT(t)
-		g.Expect(WriteMarkdown(&out, historyOf("a|b `c` <b> @team [x](http://y)\n# z", 1))).To(Succeed())
+		g.Expect(WriteMarkdown(&out, historyOf("a|b `c` <b> @team [x](http://y) $z$\n# z", 1))).To(Succeed())
 		g.Expect(out.String()).NotTo(ContainSubstring("<b>"))
 		g.Expect(out.String()).NotTo(ContainSubstring("@team"))
-		g.Expect(out.String()).To(ContainSubstring("| a\\|b \\`c\\` &#60;b&#62; &#64;team \\[x\\](http&#58;//y) \\# z-0 |"))
+		g.Expect(out.String()).To(ContainSubstring("| a\\|b \\`c\\` &#60;b&#62; &#64;team \\[x\\](http&#58;//y) &#36;z&#36; \\# z-0 |"))
 	})
 }
 
