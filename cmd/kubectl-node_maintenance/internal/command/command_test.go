@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -31,6 +32,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/live"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -181,6 +183,19 @@ func TestPlanEach(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRecorder(t *testing.T) {
+	t.Run("K50: the view says at once that a recording has ended", func(t *testing.T) {
+		g := NewWithT(t)
+		r, err := newRecorder(filepath.Join(t.TempDir(), "recording"), "context test", clock.RealClock{})
+		g.Expect(err).NotTo(HaveOccurred())
+		r.observe(recording.Observation{Gaps: []string{"a"}})
+		g.Expect(r.problem()).To(BeEmpty())
+		r.limit = r.written
+		r.observe(recording.Observation{Gaps: []string{"b"}})
+		g.Expect(r.problem()).To(ConsistOf(HavePrefix("changes for the recording: the recording has reached its maximum size")))
+	})
 }
 
 func TestCompletable(t *testing.T) {

@@ -111,6 +111,16 @@ func (r *recorder) write(lines ...recording.Line) {
 	}
 }
 
+// problem says that the recording has ended, nil if it has not.
+func (r *recorder) problem() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended == nil {
+		return nil
+	}
+	return []string{"changes for the recording: " + r.ended.Error()}
+}
+
 // close ends the recording, and returns why it had ended before, if it had.
 func (r *recorder) close() error {
 	r.mu.Lock()
@@ -126,19 +136,21 @@ func (r *recorder) close() error {
 	return r.ended
 }
 
-// recorded returns what is recorded of what is watched. Clusters stay recorded after their last drain.
+// recorded returns what is recorded of what is watched. Clusters stay recorded after their last drain, while they have Machines.
 func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) func() recording.Observation {
 	clusters := sets.New[types.NamespacedName]()
 	return func() recording.Observation {
 		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...)}
-		owners := sets.New[string]()
+		owners, existing := sets.New[string](), sets.New[types.NamespacedName]()
 		for _, m := range w.Machines(ctx) {
+			existing.Insert(clusterOf(&m))
 			if concerns(&m, kind, name) && report.IsMaintained(&m) {
 				o.Machines = append(o.Machines, m)
 				owners.Insert(m.Namespace + "/" + m.Name)
 				clusters.Insert(clusterOf(&m))
 			}
 		}
+		clusters = clusters.Intersection(existing)
 		concerned := func(m *v1alpha1.NodeMaintenance) bool {
 			return kind == "" || owners.Has(m.Annotations[v1alpha1.OwnerMachineAnnotation])
 		}

@@ -56,6 +56,9 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 		Changed: changed,
 		Status: func() (*report.Status, bool) {
 			status := watchedStatus(ctx, c, w, kind, name)
+			if recorder != nil {
+				status.Gaps = append(recorder.problem(), status.Gaps...)
+			}
 			return status, w.IsSynced()
 		},
 		Explain: s.explain, NoColor: s.noColors(), Clock: s.clock,

@@ -19,18 +19,23 @@ const maxFollowedNodes = 100
 
 // details is what only a recording needs of a workload cluster.
 type details struct {
-	cluster *Cluster
-	budgets *followed
+	*Cluster
+
+	key     types.NamespacedName
+	budgets *followed            // nil if the cluster does not serve them
 	nodes   map[string]*followed // the metadata of the Pods of a Node
 }
 
 // FollowDetails makes the Watch follow PodDisruptionBudgets, and the Pods of Nodes that Terminating is called for. It must be called before Drains.
 func (w *Watch) FollowDetails() { w.details = map[types.NamespacedName]*details{} }
 
-// followDetails watches the budgets in a separate cache: a user may not be allowed to watch them.
-func (w *Watch) followDetails(ctx context.Context, c *Cluster) (*details, error) {
-	budgets, err := w.follow(ctx, c, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
-	return &details{c, budgets, map[string]*followed{}}, err
+// followDetails watches the budgets. If that cannot begin, the recording lacks them, and has the drains.
+func (w *Watch) followDetails(ctx context.Context, cluster types.NamespacedName, c *Cluster) *details {
+	budgets, err := w.follow(ctx, cluster, c, ctrlcache.Options{}, &policyv1.PodDisruptionBudget{})
+	if err != nil {
+		c.gaps.Add(err.Error())
+	}
+	return &details{c, cluster, budgets, map[string]*followed{}}
 }
 
 // Budgets returns the PodDisruptionBudgets of a workload cluster that Drains was called for.
@@ -61,7 +66,7 @@ func (w *Watch) Terminating(ctx context.Context, cluster types.NamespacedName, n
 		case len(d.nodes) < maxFollowedNodes:
 			w.followPods(ctx, d, node)
 		default:
-			d.cluster.gaps.Add(fmt.Sprintf("Pods on more than %d draining Nodes of %s: their waits include the termination", maxFollowedNodes, d.cluster.Name))
+			d.gaps.Add(fmt.Sprintf("Pods on more than %d draining Nodes of %s: their waits include the termination", maxFollowedNodes, d.Name))
 		}
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
@@ -81,10 +86,10 @@ func (w *Watch) followPods(ctx context.Context, d *details, node string) {
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	onNode := ctrlcache.ByObject{Field: fields.OneTermEqualSelector("spec.nodeName", node)}
 	ctx, stop := context.WithCancel(ctx)
-	followed, err := w.follow(ctx, d.cluster, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{pods: onNode}}, pods)
+	followed, err := w.follow(ctx, d.key, d.Cluster, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{pods: onNode}}, pods)
 	if err != nil {
 		stop()
-		w.report(d.cluster.Name, err)
+		w.report(subject{d.key, "Pods of " + node}, err)
 		return
 	}
 	followed.stop = stop

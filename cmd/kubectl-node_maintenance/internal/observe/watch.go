@@ -3,6 +3,7 @@ package observe
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -39,22 +40,35 @@ type Watch struct {
 
 	mu        sync.Mutex
 	machines  *followed
-	workloads map[types.NamespacedName]*followed // nil until the cluster is connected
-	details   map[types.NamespacedName]*details  // nil unless they are followed
-	problems  map[string]problem                 // by the name of the cluster
+	workloads map[types.NamespacedName]*workload
+	details   map[types.NamespacedName]*details // nil unless they are followed
+	problems  map[subject]problem
 }
 
-// problem is why a cluster cannot be read.
+// workload is what is watched of a workload cluster. Each kind is watched on its own: a user may be allowed to watch only one. It has no watches until
+// the cluster is connected.
+type workload struct {
+	asked                     time.Time // when Drains was called last
+	maintenances, evacuations *followed
+}
+
+// subject is what cannot be read: a kind of a workload cluster, or of the cluster of the context if the name is empty. Without a kind, it is the connection.
+type subject struct {
+	cluster types.NamespacedName
+	kind    string
+}
+
+// problem is why something cannot be read.
 type problem struct {
 	text string
 	last time.Time
 }
 
-// followed is a cluster whose objects are watched.
+// followed is a kind of a cluster whose objects are watched.
 type followed struct {
 	ctrlcache.Cache
-	synced []toolscache.InformerSynced
-	stop   context.CancelFunc // nil: it ends with the Watch
+	isSynced toolscache.InformerSynced
+	stop     context.CancelFunc // nil: it ends with the Watch
 }
 
 // NewWatch returns a Watch until the context is done. machines restricts which Machines it follows, if the context is that of a management
@@ -62,14 +76,14 @@ type followed struct {
 func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) (*Watch, error) {
 	w := &Watch{
 		Changed: make(chan struct{}, 1), connections: c,
-		workloads: map[types.NamespacedName]*followed{}, problems: map[string]problem{},
+		workloads: map[types.NamespacedName]*workload{}, problems: map[subject]problem{},
 	}
 	w.notify()
 	if !c.Current.HasMachines {
 		return w, nil
 	}
 	var err error
-	w.machines, err = w.follow(ctx, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
+	w.machines, err = w.follow(ctx, types.NamespacedName{}, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
 	return w, err
 }
 
@@ -87,15 +101,18 @@ func (w *Watch) Machines(ctx context.Context) []clusterv1.Machine {
 // the first time. The zero value of cluster is the cluster of the context.
 func (w *Watch) Drains(ctx context.Context, cluster types.NamespacedName) ([]v1alpha1.NodeMaintenance, []v1alpha1.Evacuation) {
 	w.mu.Lock()
-	workload, known := w.workloads[cluster]
-	if !known {
-		w.workloads[cluster] = nil
+	known := w.workloads[cluster]
+	if known == nil {
+		known = &workload{}
+		w.workloads[cluster] = known
 		go w.connect(ctx, cluster)
 	}
+	known.asked = time.Now()
+	watched := *known
 	w.mu.Unlock()
 	maintenances, evacuations := &v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}
-	w.read(ctx, workload, maintenances)
-	w.read(ctx, workload, evacuations)
+	w.read(ctx, watched.maintenances, maintenances)
+	w.read(ctx, watched.evacuations, evacuations)
 	slices.SortFunc(maintenances.Items, func(a, b v1alpha1.NodeMaintenance) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(evacuations.Items, func(a, b v1alpha1.Evacuation) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Spec.PodRef.Name, b.Spec.PodRef.Name), cmp.Compare(a.Name, b.Name))
@@ -103,94 +120,104 @@ func (w *Watch) Drains(ctx context.Context, cluster types.NamespacedName) ([]v1a
 	return maintenances.Items, evacuations.Items
 }
 
-// Problems returns why something cannot be read at the moment.
+// Problems returns why something cannot be read at the moment. A cluster that is no longer asked for, such as that of a deleted Cluster, is no problem.
 func (w *Watch) Problems() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var texts []string
-	for _, each := range w.problems {
-		if time.Since(each.last) < problemAge {
+	for about, each := range w.problems {
+		known := w.workloads[about.cluster]
+		if time.Since(each.last) < problemAge && (known == nil || time.Since(known.asked) < problemAge) {
 			texts = append(texts, each.text)
 		}
 	}
 	slices.Sort(texts)
-	return texts
+	return slices.Compact(texts)
 }
 
 // connect follows a workload cluster, and retries until that succeeds.
 func (w *Watch) connect(ctx context.Context, cluster types.NamespacedName) {
 	retry := wait.Backoff{Duration: time.Second, Factor: 2, Steps: 6, Cap: problemAge / 2}
 	_ = retry.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-		workload, details, err := w.connectOnce(ctx, cluster)
-		if err != nil {
-			w.report(cluster.String(), err)
+		if err := w.connectOnce(ctx, cluster); err != nil {
+			w.report(subject{cluster: cluster}, err)
 			return false, nil
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.workloads[cluster] = workload
-		if details != nil {
-			w.details[cluster] = details
-		}
-		delete(w.problems, cluster.String())
+		w.restored(subject{cluster: cluster})
 		return true, nil
 	})
 }
 
-func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (_ *followed, _ *details, _ error) {
+func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (err error) {
 	connected := w.connections.Current
 	if cluster.Name != "" {
-		var err error
 		if connected, err = w.connections.connectWorkload(ctx, cluster); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	if !connected.HasMaintenances {
-		return nil, nil, errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
+		return errors.Errorf("%s does not serve NodeMaintenances", connected.Name)
 	}
-	workload, err := w.follow(ctx, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.Evacuation{})
-	if err != nil || w.details == nil {
-		return workload, nil, err
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		if err != nil { // connect begins again
+			stop()
+		}
+	}()
+	maintenances, err := w.follow(ctx, cluster, connected, ctrlcache.Options{}, &v1alpha1.NodeMaintenance{})
+	if err != nil {
+		return err
 	}
-	details, err := w.followDetails(ctx, connected)
-	return workload, details, err
+	evacuations, err := w.follow(ctx, cluster, connected, ctrlcache.Options{}, &v1alpha1.Evacuation{})
+	if err != nil {
+		return err
+	}
+	var followed *details
+	if w.details != nil {
+		followed = w.followDetails(ctx, cluster, connected)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.workloads[cluster].maintenances, w.workloads[cluster].evacuations = maintenances, evacuations
+	if followed != nil {
+		w.details[cluster] = followed
+	}
+	return nil
 }
 
-// follow watches the objects of some kinds in a cluster.
-func (w *Watch) follow(ctx context.Context, c *Cluster, options ctrlcache.Options, kinds ...client.Object) (*followed, error) {
+// follow watches the objects of a kind in a cluster.
+func (w *Watch) follow(ctx context.Context, cluster types.NamespacedName, c *Cluster, options ctrlcache.Options, kind client.Object) (*followed, error) {
+	about := subject{cluster, fmt.Sprintf("%T", kind)}
 	options.Scheme, options.Mapper = c.Scheme(), c.RESTMapper()
 	options.DefaultTransform = ctrlcache.TransformStripManagedFields()
 	// What is listed is only read.
 	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
 	options.DefaultWatchErrorHandler = func(_ context.Context, _ *toolscache.Reflector, err error) {
 		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			w.report(c.Name, errors.Wrap(err, c.Name))
+			w.report(about, errors.Wrap(err, c.Name))
 		}
 	}
 	watches, err := ctrlcache.New(c.Config, options)
 	if err != nil {
 		return nil, errors.Wrapf(err, "preparing to watch %s", c.Name)
 	}
-	f := &followed{Cache: watches}
-	for _, kind := range kinds {
-		informer, err := watches.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
-		if err != nil {
-			return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
-		}
-		changed := func() { w.restored(c.Name) }
-		handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
-		})
-		if err != nil {
-			return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
-		}
-		f.synced = append(f.synced, handler.HasSynced)
+	informer, err := watches.GetInformer(ctx, kind, ctrlcache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
 	}
+	changed := func() { w.restored(about) }
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+	})
+	if err != nil {
+		return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
+	}
+	f := &followed{Cache: watches, isSynced: handler.HasSynced}
 	go func() {
 		_ = watches.Start(ctx)
 	}()
 	go func() { // an empty list causes no event
-		toolscache.WaitForCacheSync(ctx.Done(), f.synced...)
+		toolscache.WaitForCacheSync(ctx.Done(), f.isSynced)
 		w.notify()
 	}()
 	return f, nil
@@ -202,38 +229,34 @@ func (w *Watch) read(ctx context.Context, f *followed, list client.ObjectList) {
 		return
 	}
 	if err := f.List(ctx, list); err != nil {
-		w.report("", err)
+		w.report(subject{}, err)
 	}
-}
-
-func (f *followed) isSynced() bool {
-	return !slices.ContainsFunc(f.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
 // IsSynced reports whether the Machines are listed, and the NodeMaintenances of the workload clusters that were asked for.
 func (w *Watch) IsSynced() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, workload := range w.workloads {
-		if workload == nil || !workload.isSynced() {
+	for _, each := range w.workloads {
+		if each.maintenances == nil || !each.maintenances.isSynced() || !each.evacuations.isSynced() {
 			return false
 		}
 	}
 	return w.machines == nil || w.machines.isSynced()
 }
 
-func (w *Watch) report(cluster string, err error) {
+func (w *Watch) report(about subject, err error) {
 	w.mu.Lock()
-	w.problems[cluster] = problem{err.Error(), time.Now()}
+	w.problems[about] = problem{err.Error(), time.Now()}
 	w.mu.Unlock()
 	w.notify()
 	time.AfterFunc(problemAge, w.notify)
 }
 
-// restored forgets the problem of a cluster that has sent an event.
-func (w *Watch) restored(cluster string) {
+// restored forgets the problem of what has sent an event.
+func (w *Watch) restored(about subject) {
 	w.mu.Lock()
-	delete(w.problems, cluster)
+	delete(w.problems, about)
 	w.mu.Unlock()
 	w.notify()
 }
