@@ -102,18 +102,18 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 		return Progress{Failed: "the Machine was deleted"}
 	}
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	_, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]
+	present, staged := machine.Annotations[v1alpha1.MachineStageAnnotation]
 	switch {
 	case !machine.DeletionTimestamp.IsZero():
 		return Progress{Failed: "the Machine is being deleted, so its Node is drained and not restored"}
-	case staged == (stage == v1alpha1.StageComplete):
+	case staged == (stage == v1alpha1.StageComplete), staged && isForeign(v1alpha1.NodeMaintenanceStage(present), stage):
 		return Progress{Failed: "another actor has changed the annotation " + v1alpha1.MachineStageAnnotation}
 	case condition == nil:
 		return Progress{Reached: stage == v1alpha1.StageComplete}
 	case stage == v1alpha1.StageComplete && machinedrain.IsUpdatedInPlace(machine):
 		return Progress{Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts until the update has completed"}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
-		return Progress{Failed: condition.Message}
+		return Progress{Failed: condition.Message + ". It stays, and takes effect when a policy selects the Machine; to remove it: kubectl node-maintenance complete machine " + machine.Name + " -n " + machine.Namespace}
 	case condition.Status == metav1.ConditionTrue && slices.Contains(reached[stage], condition.Reason):
 		return Progress{Reached: true}
 	case condition.Status == metav1.ConditionTrue: // of an earlier stage
@@ -121,6 +121,11 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 	default:
 		return Progress{Message: blockers(condition.Message)}
 	}
+}
+
+// isForeign reports whether another actor has set the stage annotation. With MaxParallel, Cordon may be that of this command, before it requested Drain.
+func isForeign(present, requested v1alpha1.NodeMaintenanceStage) bool {
+	return present != requested && (present != v1alpha1.StageCordon || requested != v1alpha1.StageDrain)
 }
 
 // blockers returns the list in the message of a condition, or the message if it has no list.
