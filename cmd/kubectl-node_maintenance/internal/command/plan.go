@@ -185,7 +185,7 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	if err != nil {
 		return report.Drain{}, err
 	}
-	node, err := workload.Node(ctx, machine.Status.NodeRef.Name)
+	node, err := workload.NodeOf(ctx, machine)
 	if err != nil {
 		return report.Drain{}, err
 	}

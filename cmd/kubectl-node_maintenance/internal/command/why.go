@@ -157,7 +157,7 @@ func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, mac
 	if err != nil {
 		return report.Seen{Unread: true}, err
 	}
-	node, err := w.Node(ctx, machine.Status.NodeRef.Name)
+	node, err := w.NodeOf(ctx, machine)
 	if err != nil {
 		return report.Seen{Unread: true}, err
 	}

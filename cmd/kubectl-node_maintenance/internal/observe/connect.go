@@ -4,8 +4,8 @@
 package observe
 
 import (
+	"cmp"
 	"context"
-	"os"
 	"sync"
 
 	"github.com/pkg/errors"
@@ -108,8 +108,9 @@ type Connections struct {
 	override string // the file of --workload-kubeconfig
 	agent    string
 
-	mu        sync.Mutex
-	workloads map[types.NamespacedName]func() (*Workload, error)
+	mu         sync.Mutex
+	overridden types.NamespacedName // the Cluster of the override, once it was used
+	workloads  map[types.NamespacedName]func() (*Workload, error)
 }
 
 // NewConnections connects to the cluster of the kubeconfig's context. workloadKubeconfig, if not empty, is the file that is used for
@@ -132,7 +133,9 @@ func (c *Connections) Workload(ctx context.Context, cluster types.NamespacedName
 		if err != nil {
 			return nil, err
 		}
-		return newWorkload(connected), nil
+		w := newWorkload(connected)
+		w.isOverridden = c.override != ""
+		return w, nil
 	})
 }
 
@@ -165,12 +168,7 @@ func (c *Connections) CurrentWorkload() *Workload {
 
 func (c *Connections) workloadConfig(ctx context.Context, cluster types.NamespacedName) (*rest.Config, error) {
 	if c.override != "" {
-		content, err := os.ReadFile(c.override)
-		if err != nil {
-			return nil, errors.Wrap(err, "reading --workload-kubeconfig")
-		}
-		config, err := clientcmd.RESTConfigFromKubeConfig(content)
-		return config, errors.Wrapf(err, "reading %s", c.override)
+		return c.overriddenConfig(cluster)
 	}
 	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"} // the contract of Cluster API
@@ -182,6 +180,26 @@ func (c *Connections) workloadConfig(ctx context.Context, cluster types.Namespac
 		return nil, errors.Wrapf(err, "reading the kubeconfig in Secret %s", key)
 	}
 	return config, confined(config, key)
+}
+
+// overriddenConfig reads the file of --workload-kubeconfig, which is that of one Cluster.
+func (c *Connections) overriddenConfig(cluster types.NamespacedName) (*rest.Config, error) {
+	c.mu.Lock()
+	first := cmp.Or(c.overridden, cluster)
+	c.overridden = first
+	c.mu.Unlock()
+	if first != cluster {
+		return nil, errors.Errorf("Cluster %s is not read: --workload-kubeconfig is used for Cluster %s", cluster, first)
+	}
+	file, err := clientcmd.LoadFromFile(c.override)
+	if err == nil {
+		err = clientcmd.ResolveLocalPaths(file) // as kubectl, relative to the file
+	}
+	if err != nil {
+		return nil, errors.Wrap(err, "reading --workload-kubeconfig")
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*file, nil).ClientConfig()
+	return config, errors.Wrapf(err, "reading %s", c.override)
 }
 
 // confined returns an error if a kubeconfig from a Secret would run a program or read files of the user: the author of the Secret must

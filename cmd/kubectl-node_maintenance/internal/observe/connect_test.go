@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestConfined(t *testing.T) {
@@ -97,6 +98,60 @@ func TestFindNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOverride(t *testing.T) {
+	machine := &Machine{Machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}}}
+	machine.Spec.ClusterName, machine.Status.NodeRef.Name = "prod", "n"
+	for name, tc := range map[string]struct {
+		annotations map[string]string // nil: there is no Node
+		overridden  bool
+		failure     string
+	}{
+		"a Node of the Cluster is read":                                    {map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "prod"}, true, ""},
+		"a Node without annotations is read":                               {map[string]string{}, true, ""},
+		"a Node that does not exist may be that of another file":           {nil, true, "Node n does not exist in the cluster of --workload-kubeconfig: check that this is Cluster default/prod"},
+		"a Node of another Cluster is not read":                            {map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "test"}, true, "belongs to Cluster default/test, and the Machine to Cluster default/prod"},
+		"a Node of a Cluster of the same name in another namespace is not": {map[string]string{clusterv1.ClusterNamespaceAnnotation: "other", clusterv1.ClusterNameAnnotation: "prod"}, true, "belongs to Cluster other/prod"},
+		"without the flag, a Node that does not exist is none":             {nil, false, ""},
+	} {
+		t.Run("K51: with --workload-kubeconfig, "+name, func(t *testing.T) {
+			g, objects := NewWithT(t), fakes.Builder()
+			if tc.annotations != nil {
+				objects = objects.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: tc.annotations}})
+			}
+			w := newWorkload(&Cluster{WithWatch: objects.Build(), gaps: &Gaps{}})
+			w.isOverridden = tc.overridden
+			_, err := w.NodeOf(t.Context(), machine)
+			if tc.failure == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(ContainSubstring(tc.failure)))
+			}
+		})
+	}
+	t.Run("K51: --workload-kubeconfig is used for one Cluster, with paths relative to the file", func(t *testing.T) {
+		g, dir := NewWithT(t), t.TempDir()
+		file := filepath.Join(dir, "kubeconfig")
+		content, err := clientcmd.Write(clientcmdapi.Config{
+			Clusters:  map[string]*clientcmdapi.Cluster{"c": {Server: "https://c", CertificateAuthority: "ca.crt"}},
+			AuthInfos: map[string]*clientcmdapi.AuthInfo{"c": {TokenFile: "token"}},
+			Contexts:  map[string]*clientcmdapi.Context{"c": {Cluster: "c", AuthInfo: "c"}}, CurrentContext: "c",
+		})
+		g.Expect(err).NotTo(HaveOccurred())
+		for name, text := range map[string][]byte{"kubeconfig": content, "token": []byte("x"), "ca.crt": nil} {
+			g.Expect(os.WriteFile(filepath.Join(dir, name), text, 0o600)).To(Succeed())
+		}
+		c := &Connections{override: file}
+		config, err := c.workloadConfig(t.Context(), types.NamespacedName{Namespace: "default", Name: "a"})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(config.CAFile).To(Equal(filepath.Join(dir, "ca.crt")))
+		g.Expect(config.BearerTokenFile).To(Equal(filepath.Join(dir, "token")))
+		_, err = c.workloadConfig(t.Context(), types.NamespacedName{Namespace: "default", Name: "b"})
+		g.Expect(err).To(MatchError("Cluster default/b is not read: --workload-kubeconfig is used for Cluster default/a"))
+		_, err = c.workloadConfig(t.Context(), types.NamespacedName{Namespace: "default", Name: "a"})
+		g.Expect(err).NotTo(HaveOccurred())
+	})
 }
 
 func TestWorkload(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -61,6 +62,8 @@ type Workload struct {
 	maintenancesListed, evacuationsListed bool
 	// maintenancesUnread means that the user may not list NodeMaintenances.
 	maintenancesUnread bool
+	// isOverridden means that the user has named the cluster, which may be another one than that of the Machine.
+	isOverridden bool
 	// namespace is read if the user may not read all Namespaces, see In. It is empty for commands that need all.
 	namespace string
 
@@ -111,6 +114,23 @@ func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) 
 		w.nodes[name] = node
 	}
 	return node, err
+}
+
+// NodeOf returns the Node of a Machine, nil if it does not exist. With --workload-kubeconfig, a Node that does not exist, or that belongs to another
+// Cluster, is an error: the file may be that of another Cluster.
+func (w *Workload) NodeOf(ctx context.Context, m *Machine) (*corev1.Node, error) {
+	node, err := w.Node(ctx, m.Status.NodeRef.Name)
+	if err != nil || !w.isOverridden {
+		return node, err
+	}
+	if node == nil {
+		return nil, errors.Errorf("Node %s does not exist in the cluster of --workload-kubeconfig: check that this is Cluster %s", m.Status.NodeRef.Name, m.ClusterKey())
+	}
+	namespace, name := node.Annotations[clusterv1.ClusterNamespaceAnnotation], node.Annotations[clusterv1.ClusterNameAnnotation]
+	if name != "" && (name != m.Spec.ClusterName || namespace != m.Namespace) {
+		return nil, errors.Errorf("Node %s of --workload-kubeconfig belongs to Cluster %s/%s, and the Machine to Cluster %s", node.Name, namespace, name, m.ClusterKey())
+	}
+	return node, nil
 }
 
 // SomeNodes returns the first 100 Nodes of those with the names, by name, nil for one that does not exist. It returns those that could be read.

@@ -361,7 +361,7 @@ func undrainedAnswer(p *forecast.Pod, intent Intent, unread bool) string {
 	case intent.Waits != "":
 		return "No NodeMaintenance drains the Node. " + intent.Waits
 	default:
-		return "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+		return "No NodeMaintenance drains the Node. In a drain, the Pod would be handled as described below."
 	}
 }
 

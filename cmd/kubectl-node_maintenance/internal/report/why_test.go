@@ -161,7 +161,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestPodsThatWait(t *testing.T) {
-	const nothing = "Nothing drains the Node. In a drain, the Pod would be handled as described below."
+	const nothing = "No NodeMaintenance drains the Node. In a drain, the Pod would be handled as described below."
 	const waiting = "No NodeMaintenance drains the Node. The condition says why"
 	for name, test := range map[string]struct {
 		machine *observe.Machine
