@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -46,6 +47,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 		result.message += "\n" + machinedrain.UndecidedMessage(s.undecided)
 	}
 	wanted := waitingCondition(result.reason, result.message)
+	observeUnended(s, cmp.Or(wanted.Reason, conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)))
 	if due := r.nextReport(s, wanted); s.now.Before(due) {
 		if result.at.IsZero() || due.Before(result.at) {
 			result.at = due

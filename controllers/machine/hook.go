@@ -65,6 +65,7 @@ func (r *Reconciler) mayPatch(s *scope) bool {
 
 // leave ends the responsibility for a Machine that the watch filter does not select. Cluster API or another manager drains the Node.
 func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machinedrain.Responsibility) error {
+	removeUnended(client.ObjectKeyFromObject(s.machine))
 	if err := r.findCluster(ctx, s); err != nil || machinedrain.IsPaused(s.cluster, s.machine) {
 		return err
 	}

@@ -10,8 +10,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
+
+// buckets are those of durations of drains, in seconds, up to a week.
+var buckets = []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 4 * 3600, 24 * 3600, 7 * 24 * 3600}
 
 var (
 	drainsInProgress = prometheus.NewGauge(prometheus.GaugeOpts{
@@ -20,9 +24,13 @@ var (
 	})
 	drainDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_drain_duration_seconds",
-		Help:    "Time from the start of a drain to the removal of the Machine's hook, by reason (Drained, TimedOut).",
-		Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
+		Help:    "Time from the start of a drain, or the deletion of a Machine whose Node was drained before, to the removal of the Machine's hook, by reason (Drained, TimedOut).",
+		Buckets: buckets,
 	}, []string{"reason"})
+	oldestDrain = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "capnm_drain_start_timestamp_seconds",
+		Help: "Start of the oldest drain that has not ended, or of the wait for it, in Unix time, by reason of the condition NodeMaintenance of the Machine.",
+	}, []string{"cluster_namespace", "cluster", "reason"})
 	volumesWaitedFor = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "capnm_volumes_waited_for",
 		Help: "Volumes that must detach from drained Nodes before their Machines are deleted.",
@@ -34,12 +42,12 @@ var (
 	hookWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "capnm_hook_wait_seconds",
 		Help:    "Time from the deletion of a Machine to the removal of its hook, by reason (Drained, Skipped, TimedOut).",
-		Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
+		Buckets: buckets,
 	}, []string{"reason"})
 )
 
 func init() {
-	metrics.Registry.MustRegister(drainsInProgress, drainDuration, volumesWaitedFor, longestVolumeWait, hookWait)
+	metrics.Registry.MustRegister(drainsInProgress, oldestDrain, drainDuration, volumesWaitedFor, longestVolumeWait, hookWait)
 }
 
 // inProgress are the running drains with the volumes that each waits for.
@@ -47,6 +55,71 @@ var inProgress = struct {
 	sync.Mutex
 	machines map[types.NamespacedName]volumeWait
 }{machines: map[types.NamespacedName]volumeWait{}}
+
+// unended are the Machines whose drains, or the waits for them, have not ended.
+var unended = struct {
+	sync.Mutex
+	machines map[types.NamespacedName]unendedDrain
+}{machines: map[types.NamespacedName]unendedDrain{}}
+
+// reasonPaused is the reason of a drain whose Machine or Cluster is paused.
+const reasonPaused = "Paused"
+
+// unendedDrain is a drain with the labels of its series.
+type unendedDrain struct {
+	cluster, reason string
+	start           time.Time
+}
+
+// observeUnended records what the drain of a Machine waits for. It counts from the start of stage Drain, which is kept while it cannot be read, and before
+// that from the request.
+func observeUnended(s *scope, reason string) {
+	requested, machine := machinedrain.RequestedAt(s.machine), client.ObjectKeyFromObject(s.machine)
+	if requested == nil || reason == "" {
+		return
+	}
+	unended.Lock()
+	defer unended.Unlock()
+	before, known := unended.machines[machine]
+	drain := unendedDrain{s.machine.Spec.ClusterName, reason, *requested}
+	if s.maintenance != nil {
+		if began := s.maintenance.StageStart(v1alpha1.StageDrain); began != nil && began.After(drain.start) {
+			drain.start = *began
+		}
+	} else if before.start.After(drain.start) {
+		drain.start = before.start
+	}
+	unended.machines[machine] = drain
+	if known && before != drain {
+		updateOldest(machine.Namespace, before)
+	}
+	updateOldest(machine.Namespace, drain)
+}
+
+func removeUnended(machine types.NamespacedName) {
+	unended.Lock()
+	defer unended.Unlock()
+	if before, known := unended.machines[machine]; known {
+		delete(unended.machines, machine)
+		updateOldest(machine.Namespace, before)
+	}
+}
+
+// updateOldest sets the series that a drain belongs to, or had belonged to.
+func updateOldest(namespace string, of unendedDrain) {
+	oldest := time.Time{}
+	for machine, drain := range unended.machines {
+		isOfSeries := machine.Namespace == namespace && drain.cluster == of.cluster && drain.reason == of.reason
+		if isOfSeries && (oldest.IsZero() || drain.start.Before(oldest)) {
+			oldest = drain.start
+		}
+	}
+	if oldest.IsZero() {
+		oldestDrain.DeleteLabelValues(namespace, of.cluster, of.reason)
+		return
+	}
+	oldestDrain.WithLabelValues(namespace, of.cluster, of.reason).Set(float64(oldest.Unix()))
+}
 
 // volumeWait is the number of volumes that a drained Node waits for, and the start of the wait.
 type volumeWait struct {
@@ -73,6 +146,7 @@ func observeVolumes(s *scope, decision volumes.Decision) {
 }
 
 func removeDrainMetrics(machine types.NamespacedName) {
+	removeUnended(machine)
 	inProgress.Lock()
 	defer inProgress.Unlock()
 	delete(inProgress.machines, machine)
@@ -108,6 +182,9 @@ func recordReleaseMetrics(s *scope, result outcome) {
 		return
 	}
 	if start := s.maintenance.StageStart(v1alpha1.StageDrain); start != nil {
+		if deleted := s.machine.DeletionTimestamp; deleted != nil && deleted.After(*start) { // the Node was drained in place
+			start = &deleted.Time
+		}
 		drainDuration.WithLabelValues(result.reason).Observe(s.now.Sub(*start).Round(time.Millisecond).Seconds())
 	}
 }

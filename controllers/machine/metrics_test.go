@@ -1,10 +1,13 @@
 package machine
 
 import (
+	"maps"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -59,6 +62,66 @@ func TestDrainMetrics(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestOldestDrain(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	drain := func(name, cluster string, requested time.Duration) *scope {
+		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "oldest", Name: name, DeletionTimestamp: &metav1.Time{Time: begin.Add(requested)}}}}
+		s.machine.Spec.ClusterName = cluster
+		return s
+	}
+	started := func(s *scope, after time.Duration) *scope {
+		s.observe(&v1alpha1.NodeMaintenance{})
+		s.maintenance.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(begin.Add(after))}}
+		return s
+	}
+	oldest := func() map[string]time.Duration {
+		found, collected := map[string]time.Duration{}, make(chan prometheus.Metric, 1000)
+		oldestDrain.Collect(collected)
+		close(collected)
+		for metric := range collected {
+			written := &dto.Metric{}
+			if err := metric.Write(written); err != nil {
+				t.Fatal(err)
+			}
+			labels := written.GetLabel()          // cluster, cluster_namespace, reason
+			if labels[1].GetValue() != "oldest" { // of another test
+				continue
+			}
+			found[labels[0].GetValue()+" "+labels[2].GetValue()] = time.Unix(int64(written.GetGauge().GetValue()), 0).Sub(begin)
+		}
+		return found
+	}
+	a, b, other := drain("a", "c1", time.Minute), drain("b", "c1", 2*time.Minute), drain("o", "c2", time.Hour)
+	for _, step := range []struct {
+		name string
+		do   func()
+		want map[string]time.Duration
+	}{
+		{"the oldest of each Cluster and reason", func() {
+			observeUnended(b, v1alpha1.ReasonWaitingForTurn)
+			observeUnended(a, v1alpha1.ReasonWaitingForTurn)
+			observeUnended(other, v1alpha1.ReasonWaitingForTurn)
+		}, map[string]time.Duration{"c1 WaitingForTurn": time.Minute, "c2 WaitingForTurn": time.Hour}},
+		{"a drain counts from the start of its stage", func() { observeUnended(started(a, time.Hour), v1alpha1.ReasonMachineDraining) },
+			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 Draining": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{"another reason does not change the start, nor does a lost connection", func() { observeUnended(drain("a", "c1", time.Minute), v1alpha1.ReasonWaitingForWorkloadCluster) },
+			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{"the deletion after a drain in place is a new start", func() { observeUnended(started(b, -time.Hour), v1alpha1.ReasonWaitingForVolumeDetach) },
+			map[string]time.Duration{"c1 WaitingForVolumeDetach": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{"a drain that has ended is forgotten", func() {
+			for _, s := range []*scope{a, b, other} {
+				removeDrainMetrics(client.ObjectKeyFromObject(s.machine))
+			}
+		}, map[string]time.Duration{}},
+	} {
+		t.Run("K52: "+step.name, func(t *testing.T) {
+			if step.do(); !maps.Equal(oldest(), step.want) {
+				t.Errorf("got %v, want %v", oldest(), step.want)
+			}
+		})
+	}
 }
 
 func TestWithdrawnDrainIsForgotten(t *testing.T) {

@@ -142,8 +142,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result, error) {
 	machine := s.machine
-	if err := r.findCluster(ctx, s); err != nil || machinedrain.IsPaused(s.cluster, machine) {
+	switch err := r.findCluster(ctx, s); {
+	case err != nil:
 		return reconcile.Result{}, err
+	case machinedrain.IsPaused(s.cluster, machine):
+		if machinedrain.IsDraining(machine) {
+			observeUnended(s, reasonPaused)
+		}
+		return reconcile.Result{}, nil
 	}
 	if s.cluster == nil {
 		return r.reconcileWithoutCluster(ctx, s)

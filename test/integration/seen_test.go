@@ -77,7 +77,7 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Expect(since("capnm_evictions_total", "result", "error")()).To(BeZero())
 	s.Expect(since("capnm_drain_duration_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
 	s.Expect(since("capnm_hook_wait_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
-	for _, gauge := range []string{"capnm_drains_in_progress", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds", "capnm_pods_blocked"} {
+	for _, gauge := range []string{"capnm_drains_in_progress", "capnm_drain_start_timestamp_seconds", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds", "capnm_pods_blocked"} {
 		s.Eventually(since(gauge), soon, pace).Should(BeZero(), gauge)
 	}
 	s.Eventually(s.longestWaits, soon, pace).Should(BeEmpty())
