@@ -71,8 +71,8 @@ type unendedDrain struct {
 	start           time.Time
 }
 
-// observeUnended records what the drain of a Machine waits for. It counts from the start of stage Drain, which is kept while it cannot be read, and before
-// that from the request.
+// observeUnended records what the drain of a Machine waits for. It counts from the start of stage Drain, which is kept while it cannot be
+// read, and before that from the request.
 func observeUnended(s *scope, reason string) {
 	requested, machine := machinedrain.RequestedAt(s.machine), client.ObjectKeyFromObject(s.machine)
 	if requested == nil || reason == "" {

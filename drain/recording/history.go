@@ -399,7 +399,8 @@ func (d *Drain) isGivenUp() bool {
 	return reason != "" && reason != v1alpha1.ReasonMachineDrained && !d.volumesTimedOut()
 }
 
-// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had the result.
+// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had the
+// result.
 func (d *Drain) endBefore(result history.Wait) time.Time {
 	at := slices.IndexFunc(d.Phases, func(phase history.Wait) bool { return phase == result })
 	if result.Reason == v1alpha1.ReasonTimedOut && at > 0 && d.Phases[at-1].Reason == v1alpha1.ReasonWaitingForVolumeDetach {

@@ -45,14 +45,15 @@ type Watch struct {
 	problems  map[subject]problem
 }
 
-// workload is what is watched of a workload cluster. Each kind is watched on its own: a user may be allowed to watch only one. It has no watches until
-// the cluster is connected.
+// workload is what is watched of a workload cluster. Each kind is watched on its own: a user may be allowed to watch only one. It has no
+// watches until the cluster is connected.
 type workload struct {
 	asked                     time.Time // when Drains was called last
 	maintenances, evacuations *followed
 }
 
-// subject is what cannot be read: a kind of a workload cluster, or of the cluster of the context if the name is empty. Without a kind, it is the connection.
+// subject is what cannot be read: a kind of a workload cluster, or of the cluster of the context if the name is empty. Without a kind, it is
+// the connection.
 type subject struct {
 	cluster types.NamespacedName
 	kind    string
@@ -83,7 +84,8 @@ func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) 
 		return w, nil
 	}
 	var err error
-	w.machines, err = w.follow(ctx, types.NamespacedName{}, c.Current, ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}, &clusterv1.Machine{})
+	options := ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}
+	w.machines, err = w.follow(ctx, types.NamespacedName{}, c.Current, options, &clusterv1.Machine{})
 	return w, err
 }
 
@@ -120,7 +122,8 @@ func (w *Watch) Drains(ctx context.Context, cluster types.NamespacedName) ([]v1a
 	return maintenances.Items, evacuations.Items
 }
 
-// Problems returns why something cannot be read at the moment. A cluster that is no longer asked for, such as that of a deleted Cluster, is no problem.
+// Problems returns why something cannot be read at the moment. A cluster that is no longer asked for, such as that of a deleted Cluster, is
+// no problem.
 func (w *Watch) Problems() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -116,19 +116,20 @@ func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	return node, err
 }
 
-// NodeOf returns the Node of a Machine, nil if it does not exist. With --workload-kubeconfig, a Node that does not exist, or that belongs to another
-// Cluster, is an error: the file may be that of another Cluster.
+// NodeOf returns the Node of a Machine, nil if it does not exist. With --workload-kubeconfig, a Node that does not exist, or that belongs to
+// another Cluster, is an error: the file may be that of another Cluster.
 func (w *Workload) NodeOf(ctx context.Context, m *Machine) (*corev1.Node, error) {
 	node, err := w.Node(ctx, m.Status.NodeRef.Name)
 	if err != nil || !w.isOverridden {
 		return node, err
 	}
+	cluster, name := m.ClusterKey(), m.Status.NodeRef.Name
 	if node == nil {
-		return nil, errors.Errorf("Node %s does not exist in the cluster of --workload-kubeconfig: check that this is Cluster %s", m.Status.NodeRef.Name, m.ClusterKey())
+		return nil, errors.Errorf("Node %s does not exist in the cluster of --workload-kubeconfig: check that this is Cluster %s", name, cluster)
 	}
-	namespace, name := node.Annotations[clusterv1.ClusterNamespaceAnnotation], node.Annotations[clusterv1.ClusterNameAnnotation]
-	if name != "" && (name != m.Spec.ClusterName || namespace != m.Namespace) {
-		return nil, errors.Errorf("Node %s of --workload-kubeconfig belongs to Cluster %s/%s, and the Machine to Cluster %s", node.Name, namespace, name, m.ClusterKey())
+	is := types.NamespacedName{Namespace: node.Annotations[clusterv1.ClusterNamespaceAnnotation], Name: node.Annotations[clusterv1.ClusterNameAnnotation]}
+	if is.Name != "" && is != cluster {
+		return nil, errors.Errorf("Node %s of --workload-kubeconfig belongs to Cluster %s, and the Machine to Cluster %s", name, is, cluster)
 	}
 	return node, nil
 }
