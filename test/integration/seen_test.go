@@ -60,13 +60,15 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy refused the eviction)`)),
 	)))
 	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
+	deleted := s.machine("full").DeletionTimestamp.Unix()
+	s.Expect(since("capnm_drain_start_timestamp_seconds", "reason", v1alpha1.ReasonMachineDraining)()).To(BeNumerically("~", deleted, 60))
 
 	s.editBudget("tight", func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("app", "others") })
 	s.Expect(s.workload.Client.Delete(s.Context(), binding)).To(Succeed())
 	s.deletePods("asking")
 	s.expectWaitsForVolumes("full", "default/full")
 	s.Eventually(since("capnm_volumes_waited_for"), soon, pace).Should(BeEquivalentTo(1))
-	s.Expect(since("capnm_volume_wait_start_timestamp_seconds")()).To(BeNumerically(">=", s.machine("full").DeletionTimestamp.Unix()))
+	s.Expect(since("capnm_volume_wait_start_timestamp_seconds")()).To(BeNumerically(">=", deleted))
 	s.detach(a, "full")
 	s.expectGone("full")
 
@@ -77,7 +79,9 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Expect(since("capnm_evictions_total", "result", "error")()).To(BeZero())
 	s.Expect(since("capnm_drain_duration_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
 	s.Expect(since("capnm_hook_wait_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
-	for _, gauge := range []string{"capnm_drains_in_progress", "capnm_drain_start_timestamp_seconds", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds", "capnm_pods_blocked"} {
+	for _, gauge := range []string{
+		"capnm_drains_in_progress", "capnm_drain_start_timestamp_seconds", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds", "capnm_pods_blocked",
+	} {
 		s.Eventually(since(gauge), soon, pace).Should(BeZero(), gauge)
 	}
 	s.Eventually(s.longestWaits, soon, pace).Should(BeEmpty())

@@ -42,7 +42,7 @@ func (s *scene) testVolumes() {
 	t.Run("M94, M95: a drain in place that has ended times out neither after a restart nor at the deletion, and a Pod that has started meanwhile is drained", func(t *testing.T) {
 		all.sub(t).drainedBefore("serviced")
 	})
-	t.Run("M29, M34: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
+	t.Run("M29, M34, K52: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
 		s := all.sub(t)
 		machine, pods, refused := s.fullNode(a)
 		t.Run("M28: writes one event for each of 110 Pods, two for the Machine, and one for each Pod whose evictions are refused", func(t *testing.T) {
