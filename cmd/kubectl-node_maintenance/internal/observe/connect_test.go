@@ -113,7 +113,7 @@ func TestOverride(t *testing.T) {
 		"a Node that does not exist may be that of another file":           {nil, true, "Node n does not exist in the cluster of --workload-kubeconfig: check that this is Cluster default/prod"},
 		"a Node of another Cluster is not read":                            {map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "test"}, true, "belongs to Cluster default/test, and the Machine to Cluster default/prod"},
 		"a Node of a Cluster of the same name in another namespace is not": {map[string]string{clusterv1.ClusterNamespaceAnnotation: "other", clusterv1.ClusterNameAnnotation: "prod"}, true, "belongs to Cluster other/prod"},
-		"without the flag, a Node that does not exist is none":             {nil, false, ""},
+		"without the flag, a Node that does not exist is no error":         {nil, false, ""},
 	} {
 		t.Run("K51: with --workload-kubeconfig, "+name, func(t *testing.T) {
 			g, objects := NewWithT(t), fakes.Builder()
