@@ -16,11 +16,13 @@ import (
 )
 
 func podNamed(name, version string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), ResourceVersion: version}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), ResourceVersion: version},
+		Spec:       corev1.PodSpec{NodeName: "one"},
+	}
 }
 
 func TestBackoffs(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	t.Run("defers the next eviction of a Pod until a time, since an event may be lost", func(t *testing.T) {
 		b := newBackoffs()
 		if until := b.of("a"); !until.IsZero() {
@@ -61,7 +63,6 @@ func TestBackoffs(t *testing.T) {
 }
 
 func TestBackoffsOfRefusals(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	webhook, budget := evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}
 	// retry attempts the eviction whenever its backoff has ended, each time with the Pod as pod returns it, and returns the last backoff.
 	retry := func(b *backoffs, now *time.Time, refusals int, response evacuation.Refusal, pod func(i int) *corev1.Pod) time.Duration {
@@ -231,7 +232,6 @@ func (e *simulation) step() {
 }
 
 func TestRefusedPodsDelayNoOthers(t *testing.T) {
-	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tc := range []struct {
 		name            string
 		nodes, onEach   int
@@ -251,7 +251,7 @@ func TestRefusedPodsDelayNoOthers(t *testing.T) {
 		t.Run("E65: a younger drain is served within a minute while "+tc.name, func(t *testing.T) {
 			e := &simulation{
 				inFlightEvictions: newInFlightEvictions(), backoffs: newBackoffs(),
-				now: begin, perSecond: tc.perSecond, takes: tc.takes, changes: tc.changes,
+				now: now, perSecond: tc.perSecond, takes: tc.takes, changes: tc.changes,
 			}
 			for i := range tc.nodes * tc.onEach {
 				e.add(fmt.Sprintf("old-%d", i), fmt.Sprintf("old-%d", i%tc.nodes), true)

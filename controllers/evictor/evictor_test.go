@@ -2,7 +2,6 @@ package evictor
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +15,7 @@ import (
 )
 
 func TestDisconnect(t *testing.T) {
-	cluster, now := types.NamespacedName{Namespace: "ns", Name: "c1"}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	cluster := types.NamespacedName{Namespace: "ns", Name: "c1"}
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
 	t.Run("E38: keeps in-flight evictions and backoffs while no Pods are observed", func(t *testing.T) {
 		g := NewWithT(t)
@@ -36,7 +35,6 @@ func TestDisconnect(t *testing.T) {
 }
 
 func TestBegin(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
 	t.Run("E38: does not evict a Pod again whose eviction has ended since the pass collected it", func(t *testing.T) {
 		g := NewWithT(t)

@@ -13,7 +13,6 @@ import (
 )
 
 func TestInFlightEvictions(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	uid := func(node string, i int) types.UID { return types.UID(fmt.Sprintf("%s-%d", node, i)) }
 	pod := func(node string, i int) budgets.Pod { return budgets.Pod{UID: uid(node, i), Node: node} }
 	t.Run("E23: limits the evictions on one Node", func(t *testing.T) {

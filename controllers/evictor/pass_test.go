@@ -31,6 +31,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
 // passOver returns a pass over a workload cluster with these objects.
 func passOver(t *testing.T, now time.Time, observation workload.Observation, objects ...client.Object) *pass {
 	t.Helper()
@@ -48,9 +50,40 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	}
 }
 
+// wait adds a Pod with an Evacuation, which waits for a budget.
+func (p *pass) wait(t *testing.T, name string) budgets.Waiting {
+	t.Helper()
+	pod := podNamed(name, "")
+	e := evacuation.New(pod, nil, 0)
+	e.UID = types.UID("evacuation-" + name)
+	NewWithT(t).Expect(p.client.Create(t.Context(), e)).To(Succeed())
+	p.observation = onePod{pod: pod}
+	p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
+	return budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}
+}
+
+// beforePatches calls a function before each patch of a status. Its error takes the place of the patch.
+func (p *pass) beforePatches(call func(ctx context.Context, name string) error) {
+	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if err := call(ctx, object.GetName()); err != nil {
+				return err
+			}
+			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
+		},
+	})
+}
+
+// message returns the message of the stored status of an Evacuation.
+func (p *pass) message(t *testing.T, e *v1alpha1.Evacuation) string {
+	t.Helper()
+	stored := &v1alpha1.Evacuation{}
+	NewWithT(t).Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
+	return stored.Status.Message
+}
+
 func TestReport(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	pod := podNamed("web", "")
 	observed := evacuation.New(pod, nil, 0)
 	observed.UID, observed.ResourceVersion = "evacuation", "1"
 	exhausted := budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}
@@ -67,11 +100,9 @@ func TestReport(t *testing.T) {
 			g := NewWithT(t)
 			p := passOver(t, now, onePod{pod: pod}, observed.DeepCopy())
 			patches := 0
-			p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-					patches++
-					return c.SubResource(subResource).Patch(ctx, object, patch, options...)
-				},
+			p.beforePatches(func(context.Context, string) error {
+				patches++
+				return nil
 			})
 			for _, waiting := range tc.reports {
 				for _, s := range p.due([]v1alpha1.Evacuation{*observed.DeepCopy()}) {
@@ -80,56 +111,35 @@ func TestReport(t *testing.T) {
 				p.report(t.Context(), []budgets.Waiting{waiting})
 			}
 			g.Expect(patches).To(Equal(tc.patches))
-			stored := &v1alpha1.Evacuation{}
-			g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(observed), stored)).To(Succeed())
-			g.Expect(stored.Status.Message).To(Equal(exhausted.Message))
+			g.Expect(p.message(t, observed)).To(Equal(exhausted.Message))
 		})
 	}
 }
 
 func TestReportThatFails(t *testing.T) {
 	g := NewWithT(t)
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := passOver(t, now, onePod{})
 	clock := clocktesting.NewFakeClock(now)
 	p.clock = clock
-	var waiting []budgets.Waiting
-	var refused *v1alpha1.Evacuation
-	attempts := 0
-	evacuations := map[string]*v1alpha1.Evacuation{}
-	for _, name := range []string{"large", "a", "b", "c"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "one"}}
-		e := evacuation.New(pod, nil, 0)
-		g.Expect(p.client.Create(t.Context(), e)).To(Succeed())
-		p.observation = onePod{pod: pod}
-		p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
-		waiting = append(waiting, budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"})
-		if evacuations[name] = e; name == "large" {
-			refused = e
+	waiting, attempts := []budgets.Waiting{p.wait(t, "large"), p.wait(t, "a"), p.wait(t, "b"), p.wait(t, "c")}, 0
+	p.beforePatches(func(ctx context.Context, name string) error {
+		if name == p.subjects["large"].evacuation.Name {
+			attempts++
+			clock.Step(100 * time.Millisecond) // the backoff begins with the response
+			return errors.New("etcdserver: request is too large")
 		}
-	}
-	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			if object.GetName() == refused.Name {
-				attempts++
-				clock.Step(100 * time.Millisecond) // the backoff begins with the response
-				return errors.New("etcdserver: request is too large")
-			}
-			if _, limited := ctx.Deadline(); !limited || ctx.Err() != nil {
-				return errors.New("it has no timeout, or the patch that failed has cancelled the others")
-			}
-			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
-		},
+		if _, limited := ctx.Deadline(); !limited || ctx.Err() != nil {
+			return errors.New("it has no timeout, or the patch that failed has cancelled the others")
+		}
+		return nil
 	})
 	p.report(t.Context(), waiting)
-	for name, e := range evacuations {
-		stored := &v1alpha1.Evacuation{}
-		g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
+	for uid, s := range p.subjects {
 		want := "waiting for a budget"
-		if name == "large" {
+		if uid == "large" {
 			want = ""
 		}
-		g.Expect(stored.Status.Message).To(Equal(want), "E18: the status of Evacuation %s", name)
+		g.Expect(p.message(t, s.evacuation)).To(Equal(want), "E18: the status of the Evacuation of %s", uid)
 	}
 	g.Expect(p.nextTry).To(Equal(now.Add(time.Second)))
 	next := func(after time.Duration) {
@@ -148,29 +158,19 @@ func TestReportThatFails(t *testing.T) {
 
 func TestReportsThatTakeLong(t *testing.T) {
 	g := NewWithT(t)
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := passOver(t, now, onePod{})
 	clock := clocktesting.NewFakeClock(now)
 	p.clock = clock
 	var waiting []budgets.Waiting
 	const pods = 200
 	for i := range pods {
-		name := fmt.Sprint("web-", i)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "one"}}
-		e := evacuation.New(pod, nil, 0)
-		e.UID = types.UID("evacuation-" + name)
-		g.Expect(p.client.Create(t.Context(), e)).To(Succeed())
-		p.observation = onePod{pod: pod}
-		p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
-		waiting = append(waiting, budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"})
+		waiting = append(waiting, p.wait(t, fmt.Sprint("web-", i)))
 	}
 	var patches atomic.Int32
-	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-			patches.Add(1)
-			clock.Step(100 * time.Millisecond)
-			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
-		},
+	p.beforePatches(func(context.Context, string) error {
+		patches.Add(1)
+		clock.Step(100 * time.Millisecond)
+		return nil
 	})
 	p.report(t.Context(), waiting)
 	g.Expect(patches.Load()).To(BeNumerically("<=", 10+parallelReports), "E23: the next evictions wait for them")
@@ -179,12 +179,8 @@ func TestReportsThatTakeLong(t *testing.T) {
 }
 
 func TestAwaitCordons(t *testing.T) {
-	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(created)}}
-	maintenance.Spec.Stage = v1alpha1.StageDrain
-	maintenance.Spec.NodeSelector.NodeSelectorTerms = []v1alpha1.NodeSelectorTerm{{MatchFields: []v1alpha1.NodeSelectorRequirement{
-		{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"one"}},
-	}}}
+	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now)}}
+	maintenance.Spec.Stage, maintenance.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
 	for _, tc := range []struct {
 		name  string
 		node  *corev1.Node
@@ -201,7 +197,7 @@ func TestAwaitCordons(t *testing.T) {
 				tc.node.Name = "one"
 				objects = append(objects, tc.node)
 			}
-			p := passOver(t, created.Add(time.Second), onePod{}, objects...)
+			p := passOver(t, now.Add(time.Second), onePod{}, objects...)
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(candidates).To(BeEmpty())
@@ -212,9 +208,8 @@ func TestAwaitCordons(t *testing.T) {
 }
 
 func TestAwaitMaintenances(t *testing.T) {
-	deleted := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	machine := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "m1", DeletionTimestamp: new(metav1.NewTime(deleted)), Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},
+		Namespace: "default", Name: "m1", DeletionTimestamp: new(metav1.NewTime(now)), Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},
 	}}
 	machine.Status.NodeRef.Name = "one"
 	for _, tc := range []struct {
@@ -229,7 +224,7 @@ func TestAwaitMaintenances(t *testing.T) {
 	} {
 		t.Run("E46: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := passOver(t, deleted.Add(tc.after), onePod{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable}})
+			p := passOver(t, now.Add(tc.after), onePod{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable}})
 			p.deleted = []clusterv1.Machine{machine}
 			_, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -240,15 +235,10 @@ func TestAwaitMaintenances(t *testing.T) {
 }
 
 func TestWaitForCordonsIsBounded(t *testing.T) {
-	requested := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "two"}}
-	e := &v1alpha1.Evacuation{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: evacuation.Name(pod.UID, pod.Name), CreationTimestamp: metav1.NewTime(requested),
-			Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
-		},
-		Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: pod.Name, UID: string(pod.UID)}},
-	}
+	pod := podNamed("web", "")
+	pod.Spec.NodeName = "two"
+	e := evacuation.New(pod, nil, 0)
+	e.CreationTimestamp = metav1.NewTime(now)
 	for _, tc := range []struct {
 		name     string
 		after    time.Duration
@@ -263,7 +253,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 	} {
 		t.Run("E36: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			now := requested.Add(tc.after)
+			now := now.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
 			draining := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("two")}}
@@ -295,11 +285,8 @@ func (o onePod) LossOf(budgets.Pod) (budgets.Loss, bool) {
 }
 
 func TestPauseAfterLoss(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"},
-		Spec:       corev1.PodSpec{NodeName: "one", TerminationGracePeriodSeconds: ptr.To[int64](10)},
-	}
+	pod := podNamed("web", "")
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
 	drain := func(started, ends time.Duration) evacuation.Terms {
 		return evacuation.Terms{Timeouts: []evacuation.Timeout{{Start: now.Add(started), Ends: now.Add(ends), Observed: now.Add(started)}}}
 	}
@@ -343,8 +330,7 @@ func (o onePod) PodsOn(node string) ([]*corev1.Pod, bool) {
 }
 
 func TestExpectedEvacuations(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	pod := podNamed("web", "")
 	mirror := pod.DeepCopy()
 	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: ""}
 	e := evacuation.New(pod, nil, 0)
@@ -384,7 +370,7 @@ func TestExpectedEvacuations(t *testing.T) {
 }
 
 func TestDrainStart(t *testing.T) {
-	g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	g := NewWithT(t)
 	p := passOver(t, now, onePod{})
 	p.terms = map[string]evacuation.Terms{"starting": {}, "started": {DrainStart: ptr.To(now.Add(-time.Hour))}}
 	start := func(node string) time.Time {
@@ -397,8 +383,8 @@ func TestDrainStart(t *testing.T) {
 }
 
 func TestUnusedBudget(t *testing.T) {
-	g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	g := NewWithT(t)
+	pod := podNamed("web", "")
 	p := passOver(t, now, onePod{pod: pod}) // its Evacuation has ended since the pass began
 	p.subjects[pod.UID] = &subject{pod: pod, evacuation: evacuation.New(pod, nil, 0)}
 	var reads atomic.Int32
@@ -418,10 +404,9 @@ func TestUnusedBudget(t *testing.T) {
 }
 
 func TestInFlight(t *testing.T) {
-	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	admitted := budgets.PodOf(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}})
+	admitted := budgets.PodOf(podNamed("web", ""))
 	seen := func(change func(*corev1.Pod)) *corev1.Pod {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+		pod := podNamed("web", "")
 		change(pod)
 		return pod
 	}
@@ -432,15 +417,15 @@ func TestInFlight(t *testing.T) {
 		counts bool
 	}{
 		{name: "an in-flight eviction counts against its budget", pod: seen(func(*corev1.Pod) {}), after: time.Second, counts: true},
-		{name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: begun} }), after: time.Second, counts: true},
+		{name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), after: time.Second, counts: true},
 		{name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true},
 		{name: "an in-flight eviction of a deleted Pod counts", pod: &corev1.Pod{}, after: time.Second, counts: true},
 		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: unansweredTimeout},
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := passOver(t, begun.Add(tc.after), onePod{pod: tc.pod})
-			g.Expect(p.state.inFlight.begin(admitted, begun)).To(BeTrue())
+			p := passOver(t, now.Add(tc.after), onePod{pod: tc.pod})
+			g.Expect(p.state.inFlight.begin(admitted, now)).To(BeTrue())
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			if !tc.counts {
@@ -450,28 +435,28 @@ func TestInFlight(t *testing.T) {
 			g.Expect(candidates).To(HaveLen(1))
 			g.Expect(candidates[0].InFlight).To(BeTrue())
 			g.Expect(candidates[0].Pod).To(Equal(admitted))
-			g.Expect(p.nextTry).To(BeTemporally("==", begun.Add(unansweredTimeout)), "if it hangs, no event follows")
+			g.Expect(p.nextTry).To(BeTemporally("==", now.Add(unansweredTimeout)), "if it hangs, no event follows")
 		})
 	}
 }
 
 func TestFinalAttempt(t *testing.T) {
-	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one", TerminationGracePeriodSeconds: ptr.To[int64](5)}}
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	pod := podNamed("web", "")
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](5)
 	e := evacuation.New(pod, nil, 0)
-	e.UID, e.CreationTimestamp = "evacuation", metav1.NewTime(start)
+	e.UID, e.CreationTimestamp = "evacuation", metav1.NewTime(now)
 	evacuation.Request(e)
 	drain := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "drain"}}
 	drain.Spec.Stage, drain.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, ptr.To[int32](200)
 	drain.Spec.NodeSelector = v1alpha1.SelectNodes("one")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}}
-	drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+	drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now)}}
 	drain.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
-	drain.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(at(200)), ObservedTime: metav1.NewTime(start)}
+	drain.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(at(200)), ObservedTime: metav1.NewTime(now)}
 	refused := func(b *backoffs, at time.Time) {
 		b.refuse(pod, evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}, 0, at)
-		b.until["web"] = start.Add(260 * time.Second)
+		b.until["web"] = now.Add(260 * time.Second)
 	}
 	denied := func(b *backoffs, version string) {
 		before := pod.DeepCopy()
@@ -516,8 +501,7 @@ func TestFinalAttempt(t *testing.T) {
 }
 
 func TestEvictSequentially(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "one"}}
+	pod := podNamed("web", "")
 	for _, tc := range []struct {
 		name   string
 		change func(p *pass, m *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error // after the pass has admitted the Pod

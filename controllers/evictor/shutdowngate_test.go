@@ -3,7 +3,6 @@ package evictor
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	testingclock "k8s.io/utils/clock/testing"
@@ -19,7 +18,7 @@ func TestShutdownGate(t *testing.T) {
 	} {
 		t.Run("E18: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			now := testingclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+			now := testingclock.NewFakeClock(now)
 			l := &shutdownGate{clock: now}
 			g.Expect(l.begin()).To(BeTrue())
 			ctx, stop := context.WithCancel(t.Context())

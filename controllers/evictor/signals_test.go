@@ -111,7 +111,6 @@ func (s *signaled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.In
 }
 
 func TestMaySignal(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	changed := func(s *signaled, change func(*policyv1.PodDisruptionBudget)) {
 		s.live = s.pdb.DeepCopy()
 		change(s.live)
@@ -154,7 +153,6 @@ func TestMaySignal(t *testing.T) {
 }
 
 func TestStartSignals(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tc := range []struct {
 		name   string
 		change func(*signaled)
@@ -187,7 +185,6 @@ func TestStartSignals(t *testing.T) {
 
 func TestReadThatHangs(t *testing.T) {
 	t.Run("E73: no pass waits for webhooks that are being read, nor is one repeated until they are", func(t *testing.T) {
-		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		g, s := NewWithT(t), newSignaled()
 		p, index, _ := s.pass(t, now)
 		answer, read := make(chan struct{}), make(chan types.NamespacedName, 10)
@@ -213,7 +210,6 @@ func TestReadThatHangs(t *testing.T) {
 }
 
 func TestSignaling(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	t.Run("E74: keeps the records of Pods that wait, and of others until they have no effect", func(t *testing.T) {
 		g, s := NewWithT(t), newSignaling()
 		for _, uid := range []types.UID{"waits", "gone", "in flight"} {
