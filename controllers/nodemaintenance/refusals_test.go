@@ -12,13 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -63,10 +61,7 @@ func TestRefusedEnd(t *testing.T) {
 		"R71: names the conditions of a Node that is left to Cluster API": {owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), runtime.NewScheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, v1alpha1.AddToScheme} {
-				g.Expect(add(scheme)).To(Succeed())
-			}
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			m := &v1alpha1.NodeMaintenance{
 				ObjectMeta: metav1.ObjectMeta{Name: "m", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer}},
 				Spec:       v1alpha1.NodeMaintenanceSpec{Stage: cmp.Or(tc.stage, v1alpha1.StageComplete), NodeSelector: v1alpha1.SelectNodes("a", "b")},
@@ -88,7 +83,7 @@ func TestRefusedEnd(t *testing.T) {
 				}
 				return nil
 			}
-			builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(m, e.DeepCopy()).WithStatusSubresource(m, node("a")).
+			builder := fakes.Builder(m, e.DeepCopy()).WithStatusSubresource(m, node("a")).
 				WithIndex(&v1alpha1.Evacuation{}, "node", func(object client.Object) []string {
 					return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
 				}).
@@ -110,10 +105,9 @@ func TestRefusedEnd(t *testing.T) {
 				builder = builder.WithObjects(node("a"), node("b"))
 			}
 			server := builder.Build()
-			management := fake.NewClientBuilder().WithScheme(scheme).Build()
 			r := &Reconciler{
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(server, cluster), scheme, workload.Limits{}, clock.RealClock{}), Recorder: tracing.NewRecorder(t.Context(), nil),
+				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}), Recorder: tracing.NewRecorder(t.Context(), nil),
 			}
 			reconcile := func() (ends bool) {
 				s := &scope{request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(), owner: tc.owner}
