@@ -1,9 +1,9 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -89,50 +89,34 @@ func (r *release) layer(p program, architecture string) (v1.Layer, error) {
 	if err != nil {
 		return nil, errors.Wrap(err, "reading the binary")
 	}
-	var content bytes.Buffer
-	archive := tar.NewWriter(&content)
-	if err := archive.WriteHeader(&tar.Header{Name: p.name, Mode: 0o555, Size: int64(len(binary)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
-		return nil, errors.Wrap(err, "writing the layer")
-	}
-	if _, err := archive.Write(binary); err != nil {
-		return nil, errors.Wrap(err, "writing the layer")
-	}
-	if err := archive.Close(); err != nil {
+	content, err := r.tar([]file{{p.name, 0o555, binary}})
+	if err != nil {
 		return nil, errors.Wrap(err, "writing the layer")
 	}
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(content.Bytes())), nil
+		return io.NopCloser(bytes.NewReader(content)), nil
 	}, tarball.WithMediaType(types.OCILayer))
 	return layer, errors.Wrap(err, "making the layer")
 }
 
 // archive packs the layout into one file, sorted by name and without timestamps of this run, so that it is reproducible.
 func (r *release) archive(dir, to string) error {
-	var content bytes.Buffer
-	archive := tar.NewWriter(&content)
-	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+	var files []file
+	packed := os.DirFS(dir)
+	err := fs.WalkDir(packed, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		file, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if err := archive.WriteHeader(&tar.Header{Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(file)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
-			return err
-		}
-		_, err = archive.Write(file)
+		content, err := fs.ReadFile(packed, name)
+		files = append(files, file{name, 0o644, content})
 		return err
 	})
 	if err != nil {
 		return errors.Wrap(err, "archiving the image")
 	}
-	if err := archive.Close(); err != nil {
+	content, err := r.tar(files)
+	if err != nil {
 		return errors.Wrap(err, "archiving the image")
 	}
-	return r.write(to, content.Bytes())
+	return r.write(to, content)
 }

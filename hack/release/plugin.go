@@ -92,22 +92,32 @@ type file struct {
 	content []byte
 }
 
-func (r *release) tarball(files []file) ([]byte, error) {
+func (r *release) tar(files []file) ([]byte, error) {
 	var archive bytes.Buffer
-	compressed := gzip.NewWriter(&archive)
-	w := tar.NewWriter(compressed)
+	w := tar.NewWriter(&archive)
 	for _, f := range files {
-		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: r.created, Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: r.created, Format: tar.FormatPAX}); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(f.content); err != nil {
 			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil {
+	err := w.Close()
+	return archive.Bytes(), err
+}
+
+func (r *release) tarball(files []file) ([]byte, error) {
+	content, err := r.tar(files)
+	if err != nil {
 		return nil, err
 	}
-	err := compressed.Close()
+	var archive bytes.Buffer
+	compressed := gzip.NewWriter(&archive)
+	if _, err := compressed.Write(content); err != nil {
+		return nil, err
+	}
+	err = compressed.Close()
 	return archive.Bytes(), err
 }
 

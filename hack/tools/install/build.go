@@ -128,14 +128,11 @@ func buildTogether(root, dir string, programs []toolchain.Program) error {
 		names, packages = append(names, program.Name), append(packages, program.Package)
 	}
 	progress := newProgress(os.Stderr, strings.Join(names, ", "), first.Dir(root), environment, packages)
-	defer progress.end()
 	command := exec.Command("go", append(arguments, packages...)...)
 	command.Dir, command.Env, command.Stderr = first.Dir(root), environment, progress
-	if err := command.Run(); err != nil {
-		return errors.Wrapf(err, "building %s in %s: %s", strings.Join(names, ", "), command.Dir, progress.messages())
-	}
-	progress.done()
-	return nil
+	err = command.Run()
+	progress.end(err == nil)
+	return errors.Wrapf(err, "building %s in %s: %s", strings.Join(names, ", "), command.Dir, progress.messages())
 }
 
 func keep(root, built string, program toolchain.Program) error {

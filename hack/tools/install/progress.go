@@ -103,23 +103,18 @@ func (p *progress) messages() string {
 	return strings.Join(append(p.last, string(p.incomplete)), "\n")
 }
 
-// end ends the line that shows the number of packages.
-func (p *progress) end() {
+// end ends the line that shows the number of packages, and reports a successful build in its place.
+func (p *progress) end(successful bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	if p.shown {
+	p.ended = true
+	switch {
+	case p.shown && successful:
+		fmt.Fprint(p.out, "\r\x1b[K")
+	case p.shown:
 		fmt.Fprintln(p.out)
 	}
-	p.shown, p.ended = false, true
-}
-
-// done reports the end of a successful build in the place of that line.
-func (p *progress) done() {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if p.shown {
-		fmt.Fprint(p.out, "\r\x1b[K")
+	if successful {
+		fmt.Fprintf(p.out, "built %s in %s (%d packages compiled)\n", p.what, time.Since(p.start).Round(time.Second), p.compiled)
 	}
-	p.shown, p.ended = false, true
-	fmt.Fprintf(p.out, "built %s in %s (%d packages compiled)\n", p.what, time.Since(p.start).Round(time.Second), p.compiled)
 }
