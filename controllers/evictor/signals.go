@@ -27,7 +27,7 @@ const (
 	receiversFresh = 5 * time.Second
 	// receiversTimeout limits the time to read them.
 	receiversTimeout = 10 * time.Second
-	// maxConfigurations is the maximum number of webhook configurations of each kind that are read.
+	// maxConfigurations is the maximum number of webhook configurations that one request reads.
 	maxConfigurations = 500
 )
 
@@ -38,11 +38,11 @@ type signaling struct {
 	// reasons are those of the budgets, of Pods whose signals are in flight.
 	reasons map[types.UID]string
 
-	reading   sync.Mutex // held while the webhook configurations are read
-	receivers signals.Receivers
-	known     bool      // they were read, and could be read
-	readAt    time.Time // the last time that they were read, or could not be read; zero: never
-	isReading bool      // a read that a pass has started
+	reading   sync.Mutex        // held while the webhook configurations are read
+	receivers signals.Receivers // those that were last read
+	known     bool              // they were read, and could be read the last time
+	readAt    time.Time         // the last time that they were read, or could not be read; zero: never
+	isReading bool              // a read that a pass has started
 }
 
 func newSignaling() *signaling {
@@ -100,7 +100,7 @@ func (s *signaling) last() time.Time {
 	return last
 }
 
-// read returns the receivers. known is false, and there are none, if they were not read, or could not be read.
+// read returns the receivers that were last read. known is false if none were, or if they could not be read the last time.
 func (s *signaling) read() (receivers signals.Receivers, known bool, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,12 +151,15 @@ func (v *Evictor) startSignals(ctx context.Context, p *pass, index *budgets.Inde
 		if !index.Refuses(w.Pod) {
 			continue
 		}
-		receivers := v.receivers(ctx, p)
+		receivers, known := v.receivers(ctx, p)
 		if len(receivers) == 0 {
 			return
 		}
-		if names := p.receiversOf(receivers, w.Pod); len(names) > 0 {
-			w.Message = signals.Message(w.Message, names)
+		names := p.receiversOf(receivers, w.Pod)
+		if len(names) == 0 {
+			continue
+		}
+		if w.Message = signals.Message(w.Message, names); known {
 			pods, refused[w.Pod.UID] = append(pods, signals.Pod{UID: w.Pod.UID, Budget: w.Budget, DrainStart: w.DrainStart, NeverAllows: w.NeverAllowsDisruption}), *w
 		}
 	}
@@ -179,8 +182,9 @@ func (v *Evictor) startSignals(ctx context.Context, p *pass, index *budgets.Inde
 	}
 }
 
-// receivers returns the webhooks that receive eviction requests, none if they are not known. It starts to read them if that was long ago.
-func (v *Evictor) receivers(ctx context.Context, p *pass) signals.Receivers {
+// receivers returns the webhooks that receive eviction requests, as they were last read, and whether no read has failed since. It starts to
+// read them if that was long ago.
+func (v *Evictor) receivers(ctx context.Context, p *pass) (_ signals.Receivers, known bool) {
 	if p.state.signals.startRead(p.now) {
 		go func() {
 			v.readReceivers(ctx, p)
@@ -191,8 +195,8 @@ func (v *Evictor) receivers(ctx context.Context, p *pass) signals.Receivers {
 	if at := p.state.signals.readAgainAt(); !at.IsZero() {
 		p.requeueAt(at)
 	}
-	receivers, _, _ := p.state.signals.read()
-	return receivers
+	receivers, known, _ := p.state.signals.read()
+	return receivers, known
 }
 
 // receiversOf returns those of the webhooks that wait for the eviction requests of a Pod, none if the labels of its Namespace are not
@@ -211,21 +215,26 @@ func (v *Evictor) readReceivers(ctx context.Context, p *pass) signals.Receivers 
 	s := p.state.signals
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	if receivers, known, at := s.read(); known && v.Clock.Since(at) < receiversFresh {
-		return receivers
+	last, known, at := s.read()
+	if known && v.Clock.Since(at) < receiversFresh {
+		return last
 	}
 	ctx, cancel := context.WithTimeout(ctx, receiversTimeout)
 	defer cancel()
 	validating, mutating := &admissionregistrationv1.ValidatingWebhookConfigurationList{}, &admissionregistrationv1.MutatingWebhookConfigurationList{}
+	var receivers signals.Receivers
 	for _, list := range []client.ObjectList{validating, mutating} {
-		if err := p.live.List(ctx, list, client.Limit(maxConfigurations)); err != nil {
-			const message = "Failed to read which admission webhooks receive eviction requests; sending none that a PodDisruptionBudget refuses"
-			ctrl.LoggerFrom(ctx).Error(errors.Wrap(err, "listing webhook configurations"), message)
-			s.setRead(nil, false, v.Clock.Now())
-			return nil
+		for more := true; more; more = list.GetContinue() != "" {
+			if err := p.live.List(ctx, list, client.Limit(maxConfigurations), client.Continue(list.GetContinue())); err != nil {
+				const message = "Failed to read which admission webhooks receive eviction requests; sending none that a PodDisruptionBudget refuses"
+				ctrl.LoggerFrom(ctx).Error(errors.Wrap(err, "listing webhook configurations"), message)
+				s.setRead(last, false, v.Clock.Now())
+				return nil
+			}
+			receivers = append(receivers, signals.ReceiversOf(validating.Items, mutating.Items)...)
 		}
+		validating.Items = nil
 	}
-	receivers := signals.ReceiversOf(validating.Items, mutating.Items)
 	s.setRead(receivers, true, v.Clock.Now())
 	return receivers
 }

@@ -183,6 +183,36 @@ func TestStartSignals(t *testing.T) {
 	}
 }
 
+func TestReadReceivers(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}
+	t.Run("E73: while the webhooks cannot be read, messages name those that were last read, and no signal is sent", func(t *testing.T) {
+		g, s := NewWithT(t), newSignaled()
+		s.unreadable = "webhooks"
+		p, index, _ := s.pass(t, now)
+		p.state.signals.setRead(signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{*s.webhook}, nil), true, now.Add(-time.Hour))
+		g.Expect(v.readReceivers(t.Context(), p)).To(BeEmpty())
+		waiting := []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db"}}
+		v.startSignals(t.Context(), p, index, waiting)
+		g.Expect(waiting[0].Message).To(ContainSubstring("moves.example.com"))
+		g.Expect(p.state.signals.all()).To(BeEmpty())
+	})
+	t.Run("E73: reads all pages of the webhooks", func(t *testing.T) {
+		g, s := NewWithT(t), newSignaled()
+		p, _, _ := s.pass(t, now)
+		p.live = interceptor.NewClient(p.live.(client.WithWatch), interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if (&client.ListOptions{}).ApplyOptions(options).Continue == "" {
+					list.SetContinue("more")
+					return nil
+				}
+				return c.List(ctx, list)
+			},
+		})
+		g.Expect(v.readReceivers(t.Context(), p)).To(HaveLen(1))
+	})
+}
+
 func TestReadThatHangs(t *testing.T) {
 	t.Run("E73: no pass waits for webhooks that are being read, nor is one repeated until they are", func(t *testing.T) {
 		g, s := NewWithT(t), newSignaled()
