@@ -150,12 +150,15 @@ func (s *scope) nodeIn(ctx context.Context, remote client.Client) *corev1.Node {
 	return &corev1.Node{}
 }
 
-// reachability returns a function that returns a Node as it counts for turns: without its conditions, as one that is reachable, if it would
-// be lost while most Nodes are unreachable. It lists the Nodes of the cache at most once.
+// sampledNodes is how many Nodes decide whether most are unreachable. With a limit, the list does not wait for the watch of Nodes.
+const sampledNodes = 500
+
+// reachability returns a function that returns a Node as it counts for turns: without its conditions, as one that is reachable, if it would be
+// lost while most Nodes are unreachable. It lists Nodes at most once.
 func reachability(ctx context.Context, remote client.Client, now time.Time) func(*corev1.Node) (*corev1.Node, error) {
 	mostUnreachable := sync.OnceValues(func() (bool, error) {
 		nodes := &corev1.NodeList{}
-		err := remote.List(ctx, nodes, client.UnsafeDisableDeepCopy)
+		err := remote.List(ctx, nodes, client.Limit(sampledNodes), client.UnsafeDisableDeepCopy)
 		return machinedrain.MostUnreachable(nodes.Items, now), errors.Wrap(err, "listing Nodes")
 	})
 	return func(node *corev1.Node) (*corev1.Node, error) {
