@@ -234,14 +234,21 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 	if !m.Drained && m.Stage == string(v1alpha1.StageDrain) && !m.Gone {
 		d.End = time.Time{} // Pods were created on the Node
 	}
-	if isOver := m.Gone || m.Stage == string(v1alpha1.StageComplete); isOver && !d.Start.IsZero() && d.End.IsZero() && d.Cancelled.IsZero() {
-		d.Cancelled = now
+	if m.Gone || m.Stage == string(v1alpha1.StageComplete) {
+		d.cancel(now)
 	}
 	if m.Gone {
 		delete(b.drains, id)
 		if d.Machine == "" {
 			d.Gone = now
 		}
+	}
+}
+
+// cancel ends the drain if its Nodes have not been drained.
+func (d *Drain) cancel(now time.Time) {
+	if !d.Start.IsZero() && d.End.IsZero() && d.Cancelled.IsZero() {
+		d.Cancelled = now
 	}
 }
 
@@ -315,12 +322,12 @@ func (b *builder) budget(budget *Budget, now time.Time) {
 
 // gap adds a gap once. One that comes and goes is a line of the recording each time.
 func (b *builder) gap(gap string) {
-	switch gaps := b.history.Gaps; {
-	case slices.Contains(gaps, gap):
-	case len(gaps) < maxGaps:
-		b.history.Gaps = append(gaps, gap)
-	case len(gaps) == maxGaps:
-		b.history.Gaps = append(gaps, "and more")
+	switch {
+	case slices.Contains(b.history.Gaps, gap):
+	case len(b.history.Gaps) < maxGaps:
+		b.history.Gaps = append(b.history.Gaps, gap)
+	case len(b.history.Gaps) == maxGaps:
+		b.history.Gaps = append(b.history.Gaps, "and more")
 	}
 }
 

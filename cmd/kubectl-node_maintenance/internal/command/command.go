@@ -115,6 +115,7 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 		SilenceErrors: true, SilenceUsage: true,
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl node-maintenance"},
 	}
+	root.CompletionOptions.DisableDefaultCmd = true // it would complete the name of the program: kubectl calls Completer
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)

@@ -94,6 +94,7 @@ func TestExitCodes(t *testing.T) {
 		stdout, _, code := run()
 		g.Expect(code).To(BeZero())
 		g.Expect(stdout).To(ContainSubstring("Examples:"))
+		g.Expect(stdout).NotTo(ContainSubstring("autocompletion"), "a shell would complete the name of the program, and not kubectl")
 	})
 
 	for _, command := range [][]string{{"plan", "machine", "x"}, {"why", "machine", "x"}, {"status"}, {"status", "--watch"}, {"drain", "machine", "x", "--yes"}} {
