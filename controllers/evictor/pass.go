@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -427,7 +428,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
 		reportAt, retryAt := s.evacuation.CreationTimestamp.Add(notObservedGrace), p.state.reports.of(each.Pod.UID)
 		switch {
-		case changed.Status.Message == s.evacuation.Status.Message || each.Stale:
+		case changed.Status.Message == s.evacuation.Status.Message || each.Stale || isReported(each, s.evacuation):
 			continue
 		case p.now.Before(retryAt):
 			p.requeueAt(retryAt)
@@ -460,4 +461,9 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		p.requeueAt(p.now.Add(reportBackoff(1)))
 	}
 	p.state.observeBlocked(p.cluster, p.blocked)
+}
+
+func isReported(w budgets.Waiting, e *v1alpha1.Evacuation) bool {
+	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	return evicting != nil && w.IsReported(evicting.Reason, evicting.Message)
 }

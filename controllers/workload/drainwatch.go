@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // drainWatch observes one workload cluster while something is evacuated there: the Pods of the Nodes concerned, one
@@ -192,6 +193,9 @@ func trimBudget(object any) (any, error) {
 	}
 	b.ObjectMeta = metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion, Generation: b.Generation}
 	b.Status.Conditions = slices.DeleteFunc(b.Status.Conditions, func(c metav1.Condition) bool { return c.Type != policyv1.DisruptionAllowedCondition })
+	for i := range b.Status.Conditions {
+		b.Status.Conditions[i].Message = text.Cut(b.Status.Conditions[i].Message, text.MaxMessage)
+	}
 	return b, nil
 }
 

@@ -124,8 +124,11 @@ func TestTrimBudget(t *testing.T) {
 		identity := metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid", ResourceVersion: "10", Generation: 2}
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: identity, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 		budget.Status.DisruptedPods = map[string]metav1.Time{"pod": metav1.Now()}
-		budget.Status.Conditions = []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse}}
+		budget.Status.Conditions = []metav1.Condition{{
+			Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Message: strings.Repeat("x", 511) + "…",
+		}}
 		kept := budget.DeepCopy()
+		budget.Status.Conditions[0].Message = strings.Repeat("x", 32_000)
 		budget.Annotations, budget.Labels = map[string]string{"large": strings.Repeat("x", 200_000)}, map[string]string{"l": "1"}
 		budget.OwnerReferences, budget.Finalizers = make([]metav1.OwnerReference, 1000), make([]string, 1000)
 		budget.Status.Conditions = append(make([]metav1.Condition, 1000), kept.Status.Conditions...)

@@ -3,6 +3,7 @@ package budgets_test
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,10 +98,14 @@ var waitingPods = []struct {
 		says{budgets.BudgetNotObserved, web(notUpdated)}},
 	{"E20: too many unconfirmed evictions", []*pdb{budget("web", disrupted(2001))}, false, pod("p"),
 		says{budgets.BudgetNotObserved, web(notUpdated)}},
-	{"E20: a budget that is not computed", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"x\""))}, false, pod("p"),
+	{"E85: a budget that is not computed", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"x\""))}, false, pod("p"),
+		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: found no controllers for pod \"x\"")}},
+	{"E85: a budget that is neither computed nor observed", []*pdb{budget("web", behind, condition(policyv1.SyncFailedReason, ""))}, false, pod("p"),
 		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it")}},
-	{"E20: a budget that is neither computed nor observed", []*pdb{budget("web", behind, condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p"),
-		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it")}},
+	{"E85: a tenant writes the status", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "\x1b[2J\u202e a\n\nb "+strings.Repeat("c", 30_000)))}, false, pod("p"),
+		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: [2J a b " + strings.Repeat("c", 244) + "…")}},
+	{"E85: the budget never allows a disruption, either", []*pdb{budget("web", healthy(1, 1, 1), wants("1", ""), condition(policyv1.SyncFailedReason, strings.Repeat("c", 300)))}, false, pod("p"),
+		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: " + strings.Repeat("c", 255) + "…; it never allows a disruption (minAvailable: 1)")}},
 	{"E20: a condition with another reason", []*pdb{budget("web", healthy(2, 3, 2), condition(policyv1.InsufficientPodsReason, ""))}, false, pod("p"),
 		says{budgets.BudgetExhausted, web("2 healthy Pods required")}},
 	{"E20: an invalid selector", []*pdb{budget("web", invalid)}, false, pod("p"),
@@ -123,6 +128,33 @@ var waitingPods = []struct {
 		says{budgets.BlockedByUnhealthyPods, uncontrolled}},
 	{"E20: Pods without a controller and an integer minAvailable", []*pdb{budget("web", healthy(2, 2, 2), wants("2", ""))}, false, pod("p", bare),
 		says{budgets.BudgetExhausted, web("2 healthy Pods required; it never allows a disruption (minAvailable: 2)")}},
+}
+
+func TestIsReported(t *testing.T) {
+	failed := string(budgets.BudgetSyncFailed)
+	waiting := func(of *pdb) budgets.Waiting {
+		_, waiting := budgets.NewIndex([]*pdb{of}, nil).Admit([]budgets.Candidate{pod("p")})
+		return waiting[0]
+	}
+	first := waiting(budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"a\"")))
+	another := waiting(budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"b\"")))
+	for _, tc := range []struct {
+		name            string
+		waiting         budgets.Waiting
+		reason, message string
+		want            bool
+	}{
+		{"E85: keeps the error of one Pod when the controller reports that of another one", another, failed, first.Message, true},
+		{"E85: reports it for another budget", waiting(budget("all", allows(0), condition(policyv1.SyncFailedReason, "oh"))), failed, first.Message, false},
+		{"E85: reports it after another reason", another, string(budgets.BudgetExhausted), first.Message, false},
+		{"E85: reports another reason after it", waiting(budget("web", allows(0))), failed, first.Message, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := tc.waiting.IsReported(tc.reason, tc.message); got != tc.want {
+				t.Error(got)
+			}
+		})
+	}
 }
 
 func TestMessages(t *testing.T) {

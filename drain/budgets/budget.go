@@ -75,11 +75,14 @@ func (b *Budget) healthy() bool {
 	return b.pdb.Status.DesiredHealthy > 0 && b.pdb.Status.CurrentHealthy >= b.pdb.Status.DesiredHealthy
 }
 
-// syncFailed reports whether the disruption controller cannot compute the budget, for example because the controller of a Pod cannot be
-// scaled.
-func (b *Budget) syncFailed() bool {
+// syncFailure returns the condition with which the disruption controller reports that it cannot compute the budget, for example because the
+// controller of a Pod cannot be scaled. It returns nil if the controller does not report that.
+func (b *Budget) syncFailure() *metav1.Condition {
 	c := meta.FindStatusCondition(b.pdb.Status.Conditions, policyv1.DisruptionAllowedCondition)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != policyv1.SyncFailedReason {
+		return nil
+	}
+	return c
 }
 
 // AllowsWithMorePods reports whether a budget that never allows a disruption allows one if its Pods have more replicas.

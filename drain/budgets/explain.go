@@ -2,6 +2,7 @@ package budgets
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -67,6 +68,13 @@ func (b *Budget) wait(reason Reason, why string) *Waiting {
 	return &Waiting{Reason: reason, Message: message, Budget: b.String(), NeverAllowsDisruption: never}
 }
 
+// IsReported reports whether an Evacuation, with this reason and message, says already that the disruption controller cannot compute the
+// budget. The controller reports the error of any Pod of the budget, and may report that of another one each time, so the words that were
+// reported first stay.
+func (w Waiting) IsReported(reason, message string) bool {
+	return w.Reason == BudgetSyncFailed && reason == string(w.Reason) && strings.HasPrefix(message, "Waiting for PodDisruptionBudget "+w.Budget+": ")
+}
+
 // requested returns what the spec of the budget requests.
 func (b *Budget) requested() string {
 	switch maxUnavailable, minAvailable := b.pdb.Spec.MaxUnavailable, b.pdb.Spec.MinAvailable; {
@@ -122,9 +130,14 @@ func (b *Budget) waitForDisruption(pod Pod) *Waiting {
 	if status.DesiredHealthy == 1 {
 		required = "1 healthy Pod required"
 	}
+	failure := b.syncFailure()
 	switch {
-	case b.syncFailed() && b.allowed() == 0:
-		return b.wait(BudgetSyncFailed, "the disruption controller cannot compute it")
+	case failure != nil && b.allowed() == 0:
+		why := "the disruption controller cannot compute it"
+		if message := text.Line(failure.Message, text.MaxMessage/2); message != "" {
+			why += ": " + message
+		}
+		return b.wait(BudgetSyncFailed, why)
 	case !b.upToDate():
 		return b.waitUntilObserved()
 	case b.allowed() > 0:

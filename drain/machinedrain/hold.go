@@ -57,7 +57,7 @@ func HooksText(hooks []Hook) string {
 	names := make([]string, 0, len(hooks))
 	for _, hook := range hooks {
 		name := text.Cut(hook.Name, maxOwner)
-		if owner := strings.Join(strings.Fields(text.Plain(text.Cut(hook.Owner, maxOwner))), " "); owner != "" {
+		if owner := text.Line(hook.Owner, maxOwner); owner != "" {
 			name += " (owner " + owner + ")"
 		}
 		names = append(names, name)

@@ -56,6 +56,11 @@ func Plain(text string) string {
 	}, text)
 }
 
+// Line returns a text of another actor as one line of at most limit printable characters.
+func Line(text string, limit int) string {
+	return strings.Join(strings.Fields(Plain(Cut(text, limit))), " ")
+}
+
 // Printable reports whether a character is visible, is no part of a control sequence, and does not change the direction of text.
 func Printable(r rune) bool {
 	switch {

@@ -46,7 +46,7 @@ var evictionActs = []act{
 	{"E20: applies changes of maxUnavailable and unhealthyPodEvictionPolicy", applicationIsEdited},
 	{"E18: names both PodDisruptionBudgets that select a Pod", twoBudgets},
 	{"E20: waits for a PodDisruptionBudget while the disruption controller is stopped", stoppedController},
-	{"E20: names a PodDisruptionBudget that the disruption controller cannot compute", syncFailed},
+	{"E20, E85: names a PodDisruptionBudget that the disruption controller cannot compute, and the reason", syncFailed},
 	{"E20: names a PodDisruptionBudget that selects only Pods without a controller", budgetOfBarePods},
 	{"E21: deletes only Pods that are not ready with unhealthyBudget Override", unhealthyIsDeleted},
 	{"E18: reports that the namespace is being deleted", terminatingNamespace},
@@ -233,7 +233,7 @@ func syncFailed(s *scene) {
 	s.run(pod)
 	s.create(s.workload.Client, budget("e20-sync", 1))
 	s.maintain(nm("e20-sync", draining, ofNodes("e20-sync")))
-	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "Waiting for PodDisruptionBudget default/e20-sync: the disruption controller cannot compute it")
+	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "Waiting for PodDisruptionBudget default/e20-sync: the disruption controller cannot compute it: configmaps does not implement the scale subresource")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("e20-sync", 1))).To(Succeed())
 	s.expectDeleted(pod)
