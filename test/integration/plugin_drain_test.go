@@ -25,6 +25,7 @@ func (s *scene) testPluginDrains() {
 	all.withMachines("m1", "m2")
 	for _, each := range []act{
 		{"K13: cordon, drain and complete maintain a Node to the end", (*scene).pluginDrainsNode},
+		{"K45, K46: drain makes the settings of --spec, and --together maintains all Nodes by one NodeMaintenance", (*scene).pluginDrainsTogether},
 		{"K14: cordon, drain and complete maintain the Node of a Machine to the end", (*scene).pluginDrainsMachine},
 		{"K15: drain prints the plan and asks, and needs --yes where no terminal is", (*scene).pluginAsks},
 		{"K16: drain drains at most as many Nodes at the same time as --max-parallel allows", (*scene).pluginDrainsInParallel},
@@ -74,6 +75,52 @@ func (s *scene) pluginDrainsNode() {
 	_, stderr, code = s.plugin(admin, "complete", "node", "n1")
 	s.Expect(code).To(Equal(1))
 	s.Expect(stderr).To(ContainSubstring("there is no NodeMaintenance kubectl-n1"))
+	s.expectInvariants()
+}
+
+func (s *scene) pluginDrainsTogether() {
+	s.Helper()
+	s.withNodes("n1", "n2")
+	s.run(bare("on-n1", "n1"), bare("on-n2", "n2"))
+	admin := s.workload.AdminConfig()
+	settings := func(content string) string {
+		file := filepath.Join(s.TempDir(), "settings.yaml")
+		s.Expect(os.WriteFile(file, []byte(content), 0o600)).To(Succeed())
+		return file
+	}
+	for content, says := range map[string]string{"surge: Always": `unknown field "surge"`, "stage: Idle": "must not have the field stage"} {
+		_, stderr, code := s.plugin(admin, "drain", "node", "n1", "--yes", "--spec", settings(content))
+		s.Expect(code).To(Equal(2))
+		s.Expect(stderr).To(ContainSubstring(says))
+	}
+	_, stderr, code := s.plugin(s.fleet.Management.AdminConfig(), "drain", "machine", "m1", "--yes", "--together", "rack")
+	s.Expect(code).To(Equal(2), stderr)
+
+	const object = "nodemaintenance.maintenance.cluster.x-k8s.io/rack"
+	drain := []string{"drain", "node", "n1", "n2", "--together", "rack", "--max-parallel", "1", "--yes", "--spec", settings(`
+evacuation: {surge: IfSingleReplica}
+drainRules: []
+drainPlan: [{podType: Default, podPriority: 1000}]
+excludeFromLoadBalancers: true
+`)}
+	s.Expect(s.pluginSucceeds(admin, drain...)).To(Equal([]string{object + " created", "nodemaintenance/rack drained"}))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-n1", "on-n2"))
+	spec := s.stored("rack").Spec
+	s.Expect(spec.NodeSelector).To(Equal(v1alpha1.SelectNodes("n1", "n2")))
+	s.Expect(spec.MaxParallelNodes.IntValue()).To(Equal(1))
+	s.Expect(spec.Evacuation.Surge).To(Equal(v1alpha1.SurgeIfSingleReplica))
+	s.Expect(spec.DrainRules).To(BeEmpty())
+	s.Expect(spec.DrainPlan).To(HaveLen(1))
+	s.Expect(spec.ExcludeFromLoadBalancers).To(BeTrue())
+	s.Expect(s.pluginSucceeds(admin, drain...)).To(Equal([]string{object + " unchanged", "nodemaintenance/rack drained"}))
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "n2", "--together", "rack", "--yes", "--spec", settings("excludeFromLoadBalancers: false"))[0]).To(Equal(object + " configured"))
+	s.Expect(s.stored("rack").Spec.Evacuation.Surge).To(Equal(v1alpha1.SurgeIfSingleReplica), "what the file does not name stays")
+	_, stderr, code = s.plugin(admin, "drain", "node", "n1", "--together", "rack", "--yes")
+	s.Expect(code).To(Equal(1))
+	s.Expect(stderr).To(ContainSubstring("NodeMaintenance rack does not select exactly Node n1"))
+	s.Expect(s.pluginSucceeds(admin, "complete", "node", "n1", "--together", "rack")).To(Equal([]string{object + " deleted", "nodemaintenance/rack completed"}))
+	s.expectReleased("n1")
+	s.expectReleased("n2")
 	s.expectInvariants()
 }
 

@@ -2,6 +2,8 @@ package command
 
 import (
 	"context"
+	"encoding/json"
+	"os"
 	"slices"
 	"time"
 
@@ -9,6 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/maintain"
@@ -26,8 +32,15 @@ type maintainOptions struct {
 	timeout     time.Duration
 	maxParallel int
 	yes         bool
+	together    string
+	count       int // of the Nodes of together
+	specFile    string
+	spec        []byte // the content of specFile, as JSON
 	output      output
 }
+
+// maxTogether is how many Nodes a NodeMaintenance can select by name.
+const maxTogether = 32
 
 const exitCodes = `The exit code is 0 if it is done, 1 if it is not, for example because the time limit is exceeded or the API server refuses it, 2 if the
 command line is invalid, 3 if the state cannot be read, and 130 after Ctrl-C.`
@@ -37,8 +50,9 @@ func newDrain(o *options) *cobra.Command {
 		Use:   "drain machine|node|machinedeployment NAME...",
 		Short: "Drain Nodes, or the Nodes of Machines, without deleting them",
 		Long: `Drain Nodes, or the Nodes of Machines, without deleting them. The command prints the plan and asks, unless --yes is given. Then it requests
-the drain: in a management cluster by the stage annotation of the Machine, in a workload cluster by a NodeMaintenance for each Node. The
-manager drains the Nodes, and the command waits. Ctrl-C ends the wait, and the drains continue. The command complete ends them.
+the drain: in a management cluster by the stage annotation of the Machine, in a workload cluster by a NodeMaintenance for each Node, or by one
+for all of them with --together. The manager drains the Nodes, and the command waits. Ctrl-C ends the wait, and the drains continue. The
+command complete ends them.
 
 ` + exitCodes,
 		Example: `  # Drain the Node of a Machine
@@ -47,10 +61,16 @@ manager drains the Nodes, and the command waits. Ctrl-C ends the wait, and the d
   # With a context of a workload cluster: drain the Nodes of a rack, two at the same time
   kubectl node-maintenance drain node -l rack=7 --max-parallel 2 --yes
 
+  # The same by one NodeMaintenance: the manager continues when the command ends. settings.yaml has fields of its spec, such as
+  # evacuation: {surge: IfSingleReplica, drainTimeoutSeconds: 3600}
+  kubectl node-maintenance drain node -l rack=7 --together rack-7 --max-parallel 2 --spec settings.yaml
+
   # Restore the Node
   kubectl node-maintenance complete machine workers-abcde`,
 	})
 	command.Flags().IntVar(&m.maxParallel, "max-parallel", 0, "Drain at most this many Nodes at the same time, and cordon the others first. 0 is no limit.")
+	command.Flags().StringVar(&m.specFile, "spec", "",
+		"YAML file with fields of the spec of the NodeMaintenances of Nodes, such as evacuation, drainPlan, drainRules and excludeFromLoadBalancers.")
 	command.Flags().BoolVarP(&m.yes, "yes", "y", false, "Drain without printing the plan and without asking.")
 	return command
 }
@@ -94,6 +114,7 @@ func newMaintain(o *options, stage v1alpha1.NodeMaintenanceStage, command *cobra
 	if stage != v1alpha1.StageComplete {
 		flags.StringVar(&m.reason, "reason", "", "Explain to people why the Nodes are maintained.")
 	}
+	flags.StringVar(&m.together, "together", "", "Maintain Nodes of a workload cluster by one NodeMaintenance with this name instead of one for each.")
 	flags.BoolVar(&m.wait, "wait", true, "Wait until it is done.")
 	flags.DurationVar(&m.timeout, "timeout", 0, "End the wait after this time, for example 30m. 0 is no limit.")
 	addOutput(command, &m.output, outputName)
@@ -116,7 +137,7 @@ func (m *maintainOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if m.stage == v1alpha1.StageDrain && !m.yes {
-		if err := m.confirm(ctx, connections, t, len(run.Targets)); err != nil {
+		if err := m.confirm(ctx, connections, t, max(len(run.Targets), m.count)); err != nil {
 			return err
 		}
 	}
@@ -127,7 +148,7 @@ func (m *maintainOptions) validate(args []string) (targets, error) {
 	switch {
 	case m.maxParallel < 0:
 		return targets{}, usagef("--max-parallel must not be negative")
-	case m.maxParallel > 0 && !m.wait:
+	case m.maxParallel > 0 && !m.wait && m.together == "":
 		return targets{}, usagef("--max-parallel needs --wait: the command requests each drain when an earlier one has ended")
 	case m.stage == v1alpha1.StageDrain && !m.yes && !m.hasTerminal():
 		return targets{}, usagef("the command asks before it drains, and there is no terminal; pass --yes")
@@ -135,13 +156,67 @@ func (m *maintainOptions) validate(args []string) (targets, error) {
 	t, err := m.targets(args, "machine", "node", "machinedeployment")
 	slices.Sort(t.names)
 	t.names = slices.Compact(t.names)
+	if err == nil && m.specFile != "" {
+		err = m.readSpec()
+	}
 	return t, err
+}
+
+// readSpec reads the file of --spec and checks it.
+func (m *maintainOptions) readSpec() error {
+	content, err := os.ReadFile(m.specFile)
+	if err != nil {
+		return usage{errors.Wrap(err, "reading --spec")}
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal(content, &fields); err != nil {
+		return usagef("%s: %v", m.specFile, err)
+	}
+	for _, field := range []string{"nodeSelector", "stage", "reason"} {
+		if _, found := fields[field]; found {
+			return usagef("%s must not have the field %s, which the command line says", m.specFile, field)
+		}
+	}
+	if m.spec, err = json.Marshal(fields); err != nil {
+		return errors.Wrap(err, "encoding --spec")
+	}
+	if err := m.configure(&v1alpha1.NodeMaintenance{}); err != nil {
+		return usage{err}
+	}
+	return nil
+}
+
+// configure sets the fields of --spec in a NodeMaintenance, and the limit of one for all Nodes. It replaces whole lists.
+func (m *maintainOptions) configure(maintenance *v1alpha1.NodeMaintenance) error {
+	if m.together != "" && m.maxParallel > 0 {
+		maintenance.Spec.MaxParallelNodes = ptr.To(intstr.FromInt(m.maxParallel))
+	}
+	if m.spec == nil {
+		return nil
+	}
+	present, err := json.Marshal(maintenance.Spec)
+	if err != nil {
+		return errors.Wrap(err, "encoding a NodeMaintenance")
+	}
+	merged, err := strategicpatch.StrategicMergePatch(present, m.spec, maintenance.Spec)
+	if err != nil {
+		return errors.Wrapf(err, "merging %s", m.specFile)
+	}
+	spec := v1alpha1.NodeMaintenanceSpec{}
+	if err := yaml.UnmarshalStrict(merged, &spec); err != nil {
+		return errors.Wrap(err, m.specFile)
+	}
+	maintenance.Spec = spec
+	return nil
 }
 
 // prepare finds the Machines or Nodes that the command line names.
 func (m *maintainOptions) prepare(ctx context.Context, c *observe.Connections, t targets) (*maintain.Run, error) {
 	run := &maintain.Run{Stage: m.stage, Reason: m.reason, MaxParallel: m.maxParallel, Reporter: m.reporter()}
 	if c.Current.HasMachines {
+		if m.together != "" || m.spec != nil {
+			return nil, usagef("--together and --spec are for Nodes, with a context of a workload cluster; the MachineDrainPolicy decides about Machines")
+		}
 		keys, err := t.machines(ctx, c)
 		for _, key := range keys {
 			run.Targets = append(run.Targets, maintain.Target{Resource: "machine", Name: key.Name, Key: key})
@@ -155,14 +230,26 @@ func (m *maintainOptions) prepare(ctx context.Context, c *observe.Connections, t
 	if !c.Current.HasMaintenances {
 		return nil, errors.Errorf("%s does not serve NodeMaintenances: no manager is connected to it", c.Current.Name)
 	}
-	nodes := maintain.Nodes{Cluster: c.Current, New: func(name string) *v1alpha1.NodeMaintenance {
-		return report.ManualIntent(nodeNamed(name), nil).Maintenance
-	}}
-	run.Kind = nodes
 	names, err := m.nodeNames(ctx, c.CurrentWorkload(), t)
 	if err != nil {
 		return nil, err
 	}
+	nodes := maintain.Nodes{Cluster: c.Current, Configure: m.configure, New: func(target maintain.Target) *v1alpha1.NodeMaintenance {
+		return report.ManualIntent(nodeNamed(target.Name), nil).Maintenance
+	}}
+	run.Kind = nodes
+	if m.together != "" {
+		return m.prepareTogether(run, nodes, names)
+	}
+	if run.Targets, err = m.nodeTargets(ctx, nodes, names, t); err == nil && len(run.Targets) == 0 {
+		err = errors.Errorf("no selected Node of %s has a NodeMaintenance of this plugin", c.Current.Name)
+	}
+	return run, err
+}
+
+// nodeTargets returns the NodeMaintenances of the Nodes, one for each.
+func (m *maintainOptions) nodeTargets(ctx context.Context, nodes maintain.Nodes, names []string, t targets) ([]maintain.Target, error) {
+	var all []maintain.Target
 	for _, name := range names {
 		target := maintain.Target{Resource: "node", Name: name, Key: types.NamespacedName{Name: report.ManualName(nodeNamed(name))}}
 		if m.stage == v1alpha1.StageComplete && len(t.names) == 0 { // label selection: skip the Nodes without a maintenance
@@ -173,11 +260,27 @@ func (m *maintainOptions) prepare(ctx context.Context, c *observe.Connections, t
 				continue
 			}
 		}
-		run.Targets = append(run.Targets, target)
+		all = append(all, target)
 	}
-	if len(run.Targets) == 0 {
-		return nil, errors.Errorf("no selected Node of %s has a NodeMaintenance of this plugin", c.Current.Name)
+	return all, nil
+}
+
+// prepareTogether maintains all Nodes by one NodeMaintenance. To complete it, its name suffices.
+func (m *maintainOptions) prepareTogether(run *maintain.Run, nodes maintain.Nodes, names []string) (*maintain.Run, error) {
+	if len(names) > maxTogether {
+		return nil, usagef("%d Nodes are selected, and one NodeMaintenance selects at most %d by name", len(names), maxTogether)
 	}
+	m.count = len(names)
+	nodes.New = func(maintain.Target) *v1alpha1.NodeMaintenance {
+		maintenance := report.ManualIntent(nodeNamed(""), nil).Maintenance
+		maintenance.Name, maintenance.Spec.NodeSelector = m.together, v1alpha1.NodeSelector{}
+		if m.stage != v1alpha1.StageComplete {
+			maintenance.Spec.NodeSelector = v1alpha1.SelectNodes(names...)
+		}
+		return maintenance
+	}
+	run.Kind, run.MaxParallel = nodes, 0
+	run.Targets = []maintain.Target{{Resource: "nodemaintenance", Name: m.together, Key: types.NamespacedName{Name: m.together}}}
 	return run, nil
 }
 

@@ -28,6 +28,8 @@ type planOptions struct {
 
 	ruleFiles, policyFiles []string
 	output                 output
+	// configure changes the settings of the NodeMaintenance that the command drain creates. It is nil in the command plan.
+	configure func(*v1alpha1.NodeMaintenance) error
 }
 
 func newPlan(o *options) *cobra.Command {
@@ -221,6 +223,11 @@ func (p *planOptions) planNodes(ctx context.Context, w *observe.Workload, t targ
 	}
 	for _, node := range nodes {
 		intent := report.NodeIntentOf(node, maintenances)
+		if p.configure != nil && intent.Maintenance.Name == report.ManualName(node) {
+			if err := p.configure(intent.Maintenance); err != nil {
+				return err
+			}
+		}
 		observed, err := w.Forecast(ctx, intent.Maintenance, node, p.clock.Now())
 		if err != nil {
 			return err

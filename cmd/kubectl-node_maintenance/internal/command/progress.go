@@ -31,7 +31,7 @@ func (o *options) hasTerminal() bool {
 
 // confirm prints the plan and asks. It returns an error unless the user agrees.
 func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t targets, count int) error {
-	planner := &planOptions{selection: m.selection}
+	planner := &planOptions{selection: m.selection, configure: m.configure}
 	plan, err := planner.plan(ctx, c, t, observe.Proposed{})
 	if ctx.Err() != nil {
 		return exit{report.ExitInterrupted}
@@ -135,7 +135,11 @@ func (p progress) stopped(why string, run *maintain.Run) {
 		p.say(fmt.Sprintf("The %s of %s continues. To follow it: kubectl node-maintenance status", what, targetNames(active)) + p.where())
 	}
 	if p.stage == v1alpha1.StageDrain && len(active) > 0 {
-		p.say(fmt.Sprintf("To end the drain: kubectl node-maintenance complete %s %s", active[0].Resource, active[0].Name) + p.where())
+		command := "kubectl node-maintenance complete"
+		if p.together != "" {
+			command = "kubectl delete"
+		}
+		p.say(fmt.Sprintf("To end the drain: %s %s %s", command, active[0].Resource, active[0].Name) + p.where())
 	}
 	switch {
 	case len(queued) == 0:

@@ -16,9 +16,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Target is a Machine or a Node that a command maintains.
+// Target is a Machine or a Node that a command maintains, or a NodeMaintenance of several Nodes.
 type Target struct {
-	// Resource is "machine" or "node", and Name the name, as a message of kubectl has them.
+	// Resource is "machine", "node" or "nodemaintenance", and Name the name, as a message of kubectl has them.
 	Resource, Name string
 	// Key is the object that is written and watched.
 	Key types.NamespacedName

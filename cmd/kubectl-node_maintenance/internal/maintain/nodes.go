@@ -1,30 +1,38 @@
 package maintain
 
 import (
+	"cmp"
 	"context"
-	"slices"
 
 	"github.com/pkg/errors"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // The admission policy of NodeMaintenances requires the permission to delete Nodes.
 // +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=nodemaintenances,verbs=get;list;watch;create;patch;delete,roleName=capnm-plugin-workload-drainer
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;delete,roleName=capnm-plugin-workload-drainer
 
-// Nodes maintains Nodes of a workload cluster by a NodeMaintenance for each. Stage Complete deletes it: the manager then completes it before
-// it is gone.
+// Nodes maintains Nodes of a workload cluster by a NodeMaintenance for each target. Stage Complete deletes it: the manager then completes
+// it before it is gone.
 type Nodes struct {
 	Cluster client.WithWatch
-	// New returns the NodeMaintenance of a Node.
-	New func(node string) *v1alpha1.NodeMaintenance
+	// New returns the NodeMaintenance of a target. One that exists is not changed if it selects other Nodes, unless New selects none.
+	New func(target Target) *v1alpha1.NodeMaintenance
+	// Configure changes the settings of a NodeMaintenance, also of one that exists.
+	Configure func(*v1alpha1.NodeMaintenance) error
 }
+
+// maxNames is how many Nodes an error names.
+const maxNames = 5
 
 var maintenanceKind = v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind()
 
@@ -35,8 +43,9 @@ func (n Nodes) get(ctx context.Context, target Target) (*v1alpha1.NodeMaintenanc
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if names, byName := nodeselection.Names(m); err == nil && (!byName || !slices.Equal(names, []string{target.Name})) {
-		return nil, errors.Errorf("NodeMaintenance %s does not select exactly Node %s, so it is not changed", m.Name, target.Name)
+	wanted, _ := nodeselection.Names(n.New(target))
+	if names, byName := nodeselection.Names(m); err == nil && len(wanted) > 0 && (!byName || !sets.New(names...).Equal(sets.New(wanted...))) {
+		return nil, errors.Errorf("NodeMaintenance %s does not select exactly %s, so it is not changed", m.Name, text.Named("Node", wanted, maxNames))
 	}
 	return m, errors.Wrapf(err, "getting NodeMaintenance %s", target.Key.Name)
 }
@@ -58,30 +67,33 @@ func (n Nodes) Request(ctx context.Context, target Target, stage v1alpha1.NodeMa
 	case err != nil:
 		return written, err
 	case stage == v1alpha1.StageComplete && m == nil:
-		return written, errors.Errorf("there is no NodeMaintenance %s, so this plugin does not maintain Node %s", target.Key.Name, target.Name)
+		return written, errors.Errorf("there is no NodeMaintenance %s, so this plugin does not maintain %s", target.Key.Name, target)
 	case stage == v1alpha1.StageComplete:
 		written.Action = "deleted"
 		return written, errors.Wrapf(client.IgnoreNotFound(n.Cluster.Delete(ctx, m, client.Preconditions{UID: &m.UID})), "deleting NodeMaintenance %s", m.Name)
 	case m == nil:
-		m = n.New(target.Name)
+		m = n.New(target)
+		if err := n.Configure(m); err != nil {
+			return written, err
+		}
 		m.Spec.Stage, m.Spec.Reason = stage, reason
 		written.Action = "created"
 		return written, errors.Wrapf(n.Cluster.Create(ctx, m), "creating NodeMaintenance %s", m.Name)
 	case !m.DeletionTimestamp.IsZero() || m.Spec.Stage == v1alpha1.StageComplete:
 		return written, errors.Errorf("NodeMaintenance %s is being completed; try again when it is deleted", m.Name)
 	case machinedrain.StageBefore(stage, m.Spec.Stage):
-		return written, errors.Errorf("Node %s is in stage %s of NodeMaintenance %s, and stages only move forward; complete it first", target.Name, m.Spec.Stage, m.Name)
+		return written, errors.Errorf("NodeMaintenance %s is in stage %s, and stages only move forward; complete it first", m.Name, m.Spec.Stage)
 	}
-	patch := client.MergeFrom(m.DeepCopy())
-	if m.Spec.Stage == stage && (reason == "" || m.Spec.Reason == reason) {
+	before := m.DeepCopy()
+	if err := n.Configure(m); err != nil {
+		return written, err
+	}
+	m.Spec.Stage, m.Spec.Reason = stage, cmp.Or(reason, m.Spec.Reason)
+	if apiequality.Semantic.DeepEqual(before.Spec, m.Spec) {
 		return written, nil
 	}
-	m.Spec.Stage = stage
-	if reason != "" {
-		m.Spec.Reason = reason
-	}
 	written.Action = "configured"
-	return written, errors.Wrapf(n.Cluster.Patch(ctx, m, patch), "changing NodeMaintenance %s", m.Name)
+	return written, errors.Wrapf(n.Cluster.Patch(ctx, m, client.MergeFrom(before)), "changing NodeMaintenance %s", m.Name)
 }
 
 func (n Nodes) newList() client.ObjectList { return &v1alpha1.NodeMaintenanceList{} }
