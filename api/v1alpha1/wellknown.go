@@ -99,6 +99,10 @@ const (
 	// while the annotation is present.
 	StaticPodTargetsAnnotation = "maintenance.cluster.x-k8s.io/static-pod-targets"
 
+	// StaticPodCauseAnnotation on a Node with StaticPodTargetsAnnotation names the NodeMaintenances that have published these targets, with
+	// their reasons. The agent reports it on the Evacuations of the static Pods.
+	StaticPodCauseAnnotation = "maintenance.cluster.x-k8s.io/static-pod-cause"
+
 	// EvacuatorsPolicyAnnotation on an Evacuation is the EvacuatorsPolicy of its instigator, if the instigator limits evacuators.
 	EvacuatorsPolicyAnnotation = "maintenance.cluster.x-k8s.io/evacuators"
 

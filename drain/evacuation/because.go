@@ -30,6 +30,11 @@ func Because(e *v1alpha1.Evacuation, node string, draining []*v1alpha1.NodeMaint
 	if len(draining) == 0 || !HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 		return text.Cut("requested by "+strings.Join(Instigators(e), ", "), maxBecause)
 	}
+	return Causes(node, draining)
+}
+
+// Causes returns a text with the maintenances that drain a Node, and their reasons. It is empty if none does.
+func Causes(node string, draining []*v1alpha1.NodeMaintenance) string {
 	causes := make([]string, 0, maxCauses+1)
 	for _, m := range draining[:min(len(draining), maxCauses)] {
 		causes = append(causes, Cause(m, node))

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -70,23 +71,29 @@ func ControlPlane(pod *corev1.Pod) bool {
 		func(prefix string) bool { return strings.HasPrefix(pod.Name, prefix) })
 }
 
-// Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node. It
-// returns the empty string if no targets have been published. The result does not depend on the order of the maintenances.
-func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (string, error) {
+// Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node, and a text that
+// names these maintenances and their reasons. Both are empty if no targets have been published. The result does not depend on the order of
+// the maintenances.
+func Targets(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) (targets, cause string, _ error) {
 	var rows []v1alpha1.DrainTarget
+	var publishers []*v1alpha1.NodeMaintenance
 	byName := slices.SortedFunc(slices.Values(maintenances), func(a, b v1alpha1.NodeMaintenance) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range byName {
 		m := &byName[i]
 		if uid := m.Annotations[v1alpha1.NodeUIDAnnotation]; uid == "" || uid == string(node.UID) {
-			rows = append(rows, plan.PublishedByNode(v1alpha1.PodTypeStatic, m)[node.Name]...)
+			published := plan.PublishedByNode(v1alpha1.PodTypeStatic, m)[node.Name]
+			if len(published) > 0 {
+				publishers = append(publishers, m)
+			}
+			rows = append(rows, published...)
 		}
 	}
 	if len(rows) == 0 {
-		return "", nil
+		return "", "", nil
 	}
 	slices.SortStableFunc(rows, func(a, b v1alpha1.DrainTarget) int { return cmp.Compare(b.PodPriority, a.PodPriority) })
 	content, err := json.Marshal(rows[:min(len(rows), maxTargets)])
-	return string(content), errors.Wrap(err, "writing drain targets")
+	return string(content), evacuation.Causes(node.Name, publishers), errors.Wrap(err, "writing drain targets")
 }
 
 // Affected returns the names of the Nodes for which a maintenance has published targets of static Pods before or after a change.

@@ -68,25 +68,35 @@ func TestTargets(t *testing.T) {
 	}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	t.Run("S9: returns the published targets of static Pods only", func(t *testing.T) {
-		got, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m})
+		got, _, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m})
 		if err != nil || !strings.Contains(got, "7000") || strings.Contains(got, "Default") {
 			t.Errorf("%s, %v", got, err)
+		}
+	})
+	t.Run("S9: names the NodeMaintenances that have published them, and their reasons", func(t *testing.T) {
+		other := *m.DeepCopy()
+		other.Name, other.Spec.Reason, other.Status.NodeStatuses[0].DrainTargets = "another", "new disk", other.Status.NodeStatuses[0].DrainTargets[:1]
+		m := *m.DeepCopy()
+		m.Spec.Reason = "new kernel"
+		_, cause, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m, other})
+		if cause != "NodeMaintenance m drains Node n1 (new kernel)" || err != nil {
+			t.Errorf("%s, %v", cause, err)
 		}
 	})
 	t.Run("S9: the result does not depend on the order of the NodeMaintenances", func(t *testing.T) {
 		other := *m.DeepCopy()
 		other.Name = "n"
 		other.Status.NodeStatuses[0].DrainTargets[1].PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
-		first, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m, other})
-		second, err2 := staticpod.Targets(node, []v1alpha1.NodeMaintenance{other, m})
-		if first != second || !strings.Contains(first, "db") || err != nil || err2 != nil {
+		first, firstCause, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{m, other})
+		second, secondCause, err2 := staticpod.Targets(node, []v1alpha1.NodeMaintenance{other, m})
+		if first != second || firstCause != secondCause || !strings.Contains(first, "db") || err != nil || err2 != nil {
 			t.Errorf("%s, %v; %s, %v", first, err, second, err2)
 		}
 	})
 	t.Run("S10: returns no targets when the drain has ended", func(t *testing.T) {
 		over := *m.DeepCopy()
 		over.Spec.Stage = v1alpha1.StageComplete
-		if got, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{over}); got != "" || err != nil {
+		if got, cause, err := staticpod.Targets(node, []v1alpha1.NodeMaintenance{over}); got+cause != "" || err != nil {
 			t.Errorf("%s, %v", got, err)
 		}
 		if got := staticpod.Affected(&m, &over); len(got) != 1 || got[0] != "n1" {

@@ -97,6 +97,7 @@ func (a *Agent) reconcileStaticPods(ctx context.Context, evacuations *staticPodE
 		return false, err
 	}
 	if node := a.lastNode(); node != nil {
+		o.Cause = node.Annotations[v1alpha1.StaticPodCauseAnnotation]
 		if o.Targets, err = staticTargets(node); err != nil {
 			return false, err
 		}
@@ -153,7 +154,7 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 	}
 	for _, h := range actions.Hold {
 		e := h.Evacuation
-		if hold.Report(e, h.Manifest, time.Now()) {
+		if h.Report(time.Now()) {
 			if err := a.Cluster.ReportEvacuation(ctx, e); err != nil {
 				return err
 			}

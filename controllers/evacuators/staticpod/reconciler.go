@@ -41,14 +41,14 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Typed
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch(
-			"staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(targetsOf),
+			"staticpod-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(annotated),
 		),
 		workload.Watch("staticpod-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, staticpod.Affected)),
 	}
 }
 
-func targetsOf(node *corev1.Node) string {
-	return node.Annotations[v1alpha1.StaticPodTargetsAnnotation]
+func annotated(node *corev1.Node) string {
+	return node.Annotations[v1alpha1.StaticPodTargetsAnnotation] + node.Annotations[v1alpha1.StaticPodCauseAnnotation]
 }
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
@@ -66,15 +66,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil {
 		return workload.Result(err)
 	}
-	wanted, err := staticpod.Targets(node, maintenances)
-	if err != nil || wanted == targetsOf(node) {
+	targets, cause, err := staticpod.Targets(node, maintenances)
+	if err != nil || targets+cause == annotated(node) {
 		return workload.Result(err)
 	}
 	changed := node.DeepCopy()
-	if wanted == "" {
-		delete(changed.Annotations, v1alpha1.StaticPodTargetsAnnotation)
-	} else {
-		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.StaticPodTargetsAnnotation, wanted)
+	for annotation, wanted := range map[string]string{v1alpha1.StaticPodTargetsAnnotation: targets, v1alpha1.StaticPodCauseAnnotation: cause} {
+		if wanted == "" {
+			delete(changed.Annotations, annotation)
+		} else {
+			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, annotation, wanted)
+		}
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
 	return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "writing the drain targets of static Pods on Node %s", node.Name))

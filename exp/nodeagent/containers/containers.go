@@ -81,8 +81,9 @@ func (r *Runtime) running(ctx context.Context, uid string) ([]*runtimev1.Contain
 	return containers.GetContainers(), errors.Wrap(err, "listing containers")
 }
 
-// Terminate terminates a Pod as the kubelet does: preStop hooks, SIGTERM, and SIGKILL at the end of the grace period. It returns when all
-// containers of the Pod have terminated.
+// Terminate terminates a Pod: preStop hooks that are commands, SIGTERM, and SIGKILL at the end of the grace period. Unlike the kubelet, it
+// runs no other preStop hooks, and terminates sidecars together with the other containers. It returns when all containers of the Pod have
+// terminated.
 func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error {
 	containers, err := r.running(ctx, pod.UID)
 	if err != nil {
@@ -119,8 +120,7 @@ func (r *Runtime) terminateContainer(ctx context.Context, c *runtimev1.Container
 // seconds rounds down, so that a Pod does not take longer than its phase, but returns at least 1.
 func seconds(period time.Duration) int64 { return max(int64(math.Floor(period.Seconds())), 1) }
 
-// preStop returns the command of the container's preStop hook. It returns nil for hooks of other kinds: an HTTP hook needs the address of
-// the Pod, which only the kubelet knows.
+// preStop returns the command of the container's preStop hook. It returns nil for hooks of other kinds, which are not run.
 func preStop(c *runtimev1.Container) []string {
 	handler := &corev1.LifecycleHandler{}
 	if err := json.Unmarshal([]byte(c.GetAnnotations()[preStopAnnotation]), handler); err != nil || handler.Exec == nil {

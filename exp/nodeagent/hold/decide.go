@@ -12,6 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Manifest is the file of a static Pod in the kubelet's staticPodPath.
@@ -39,6 +40,8 @@ type Observed struct {
 	Node string
 	// Known is true once the agent has observed the Node. Decide does nothing before.
 	Known bool
+	// Cause names the NodeMaintenances that have published Targets, with their reasons. It is empty if the manager is older.
+	Cause string
 	// Targets are the drain targets of the Node that select static Pods. Empty if no drain has reached static Pods.
 	Targets     []v1alpha1.DrainTarget
 	Evacuations []v1alpha1.Evacuation
@@ -46,10 +49,11 @@ type Observed struct {
 	Records     []Record
 }
 
-// Hold is a manifest to hold, and the Evacuation that requests it.
+// Hold is a manifest to hold, the Evacuation that requests it, and the cause.
 type Hold struct {
 	Manifest   Manifest
 	Evacuation *v1alpha1.Evacuation
+	Cause      string
 }
 
 // Actions are the actions to take now. All of them are idempotent.
@@ -95,7 +99,7 @@ func Decide(o Observed) Actions {
 			continue
 		}
 		if e := o.evacuationOf(m); e != nil {
-			actions.Hold = append(actions.Hold, Hold{Manifest: m, Evacuation: e})
+			actions.Hold = append(actions.Hold, Hold{Manifest: m, Evacuation: e, Cause: o.Cause})
 		}
 	}
 	byFile := func(a, b Record) int { return cmp.Compare(a.File, b.File) }
@@ -124,12 +128,16 @@ func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 	return nil
 }
 
+// maxCause limits the cause in a message, which is in an annotation of the Node.
+const maxCause = 1024
+
 // MirrorName returns the name that the kubelet gives to the mirror Pod of a static Pod.
 func MirrorName(pod, node string) string { return pod + "-" + strings.ToLower(node) }
 
-// Report writes into the status of the Evacuation that the Pod terminates, and when it is expected to have terminated. It returns
+// Report writes into the status of the Evacuation that the Pod terminates, why, and when it is expected to have terminated. It returns
 // whether the status has changed.
-func Report(e *v1alpha1.Evacuation, m Manifest, now time.Time) (changed bool) {
+func (h Hold) Report(now time.Time) (changed bool) {
+	e, m := h.Evacuation, h.Manifest
 	if e.Status.ExpectedEvacuationFinishTime != nil {
 		return false
 	}
@@ -138,5 +146,8 @@ func Report(e *v1alpha1.Evacuation, m Manifest, now time.Time) (changed bool) {
 	e.Status.ActiveEvacuatorCompleted = false
 	e.Status.EvacuationProgressTimestamp, e.Status.ExpectedEvacuationFinishTime = &progress, &finish
 	e.Status.Message = fmt.Sprintf("The kubelet terminates the static Pod: the node agent holds its manifest %s until the maintenance of the Node is complete.", m.File)
+	if h.Cause != "" {
+		e.Status.Message = text.Cut(h.Cause, maxCause) + ". " + e.Status.Message
+	}
 	return true
 }

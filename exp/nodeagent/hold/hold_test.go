@@ -1,6 +1,7 @@
 package hold_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -79,9 +80,14 @@ func TestDecide(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Run("S9: reports progress once, as R39 requires of evacuators", func(t *testing.T) {
 		o := observed()
+		o.Cause = "NodeMaintenance kernel drains Node N1 (new kernel)"
 		e, now := &o.Evacuations[0], time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
-		if !hold.Report(e, o.Manifests[0], now) || hold.Report(e, o.Manifests[0], now) {
+		h := hold.Decide(o).Hold[0]
+		if !h.Report(now) || h.Report(now) {
 			t.Error("Report does not change the status exactly once")
+		}
+		if !strings.HasPrefix(e.Status.Message, o.Cause+". The kubelet terminates the static Pod: the node agent holds its manifest web.yaml") {
+			t.Errorf("message: %s", e.Status.Message)
 		}
 		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) || e.Status.EvacuationProgressTimestamp == nil {
 			t.Errorf("%+v", e.Status)
