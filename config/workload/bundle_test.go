@@ -6,11 +6,14 @@ import (
 	celgo "github.com/google/cel-go/cel"
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
@@ -64,8 +67,25 @@ func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy
 			policies = append(policies, policy)
 		}
 	}
-	g.Expect(policies).To(HaveLen(5))
+	g.Expect(policies).To(HaveLen(6))
 	return policies
+}
+
+func TestNodeAgentPrivileges(t *testing.T) {
+	t.Run("S13: runs without privileged mode, without capabilities and with a read-only root file system", func(t *testing.T) {
+		g := NewWithT(t)
+		objects, err := workload.NodeAgent("example.com/agent")
+		g.Expect(err).NotTo(HaveOccurred())
+		agents := &appsv1.DaemonSet{}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[len(objects)-1].Object, agents, true)).To(Succeed())
+		g.Expect(agents.Spec.Template.Spec.Containers).To(HaveLen(2))
+		for _, container := range agents.Spec.Template.Spec.Containers {
+			g.Expect(container.SecurityContext).To(Equal(&corev1.SecurityContext{
+				RunAsUser: ptr.To[int64](0), ReadOnlyRootFilesystem: ptr.To(true), AllowPrivilegeEscalation: ptr.To(false),
+				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			}), container.Name)
+		}
+	})
 }
 
 func TestObjectsAreTheCallersOwn(t *testing.T) {

@@ -42,6 +42,7 @@ func testAdmission(t *testing.T, all *admission) {
 	t.Run("NodeMaintenance updates", func(t *testing.T) { testNodeMaintenanceUpdates(t, all.sub(t)) })
 	t.Run("Owners", func(t *testing.T) { testOwnerAdmission(t, all.sub(t)) })
 	t.Run("Uncordons", func(t *testing.T) { testUncordonWarnings(t, all.sub(t)) })
+	t.Run("Selections", func(t *testing.T) { testSelectionWarnings(t, all.sub(t)) })
 	t.Run("Node agent", func(t *testing.T) { testNodeAgentAdmission(t, all.sub(t)) })
 	t.Run("Evacuation", func(t *testing.T) { testEvacuationAdmission(t, all.sub(t)) })
 	t.Run("Cancellation", func(t *testing.T) { testCancellationAdmission(t, all.sub(t)) })
@@ -271,6 +272,42 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		a.Expect(write(a, func(n *corev1.Node) { cordon.Restore(n) })).To(BeEmpty())
 		write(a, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 		a.Expect(write(a, uncordon)).To(BeEmpty())
+	})
+}
+
+func testSelectionWarnings(t *testing.T, all *admission) {
+	t.Helper()
+	warnings := &warnings{}
+	config := rest.CopyConfig(all.cp.AdminConfig())
+	config.WarningHandler = warnings
+	admin := all.clientFor(config)
+	// create applies a NodeMaintenance without storing it, and returns the warnings in the response.
+	create := func(a *admission, changes ...func(*v1alpha1.NodeMaintenance)) []string {
+		warnings.texts = nil
+		a.Expect(admin.Create(a.Context(), maintenance("selects", changes...), client.DryRunAll)).To(Succeed())
+		return warnings.texts
+	}
+	mayBeAll := ConsistOf(ContainSubstring("NodeMaintenance selects does not select Nodes by name, so it may select all Nodes, also later ones"))
+	t.Run("R82: warns at apply of a selector that is no list of names, or names the label of the control plane", func(t *testing.T) {
+		a := all.sub(t)
+		a.Eventually(func() []string { return create(a, ofNodesLabelled("pool", "a")) }, soon, pace).Should(mayBeAll)
+		a.Expect(create(a, func(m *v1alpha1.NodeMaintenance) {
+			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields[0].Operator = corev1.NodeSelectorOpNotIn
+		})).To(mayBeAll)
+		a.Expect(create(a, ofNodesLabelled("node-role.kubernetes.io/control-plane", ""))).
+			To(ConsistOf(ContainSubstring("NodeMaintenance selects selects Nodes of the control plane by their label, possibly all of them")))
+	})
+	t.Run("R82: does not warn of names, of stage Complete, or of a change that keeps the selector", func(t *testing.T) {
+		a := all.sub(t)
+		a.Expect(create(a, ofNodes("one", "two"))).To(BeEmpty())
+		a.Expect(create(a, ofNodesLabelled("pool", "a"), func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageComplete })).To(BeEmpty())
+		m := maintenance("selects")
+		a.Expect(admin.Create(a.Context(), m)).To(Succeed())
+		a.Expect(changed(a, admin, m, ofNodesLabelled("pool", "a"))).To(Succeed())
+		a.Expect(warnings.texts).To(mayBeAll)
+		warnings.texts = nil
+		a.Expect(changed(a, admin, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage, m.Spec.Reason = v1alpha1.StageCordon, "why" })).To(Succeed())
+		a.Expect(warnings.texts).To(BeEmpty())
 	})
 }
 
