@@ -10,12 +10,12 @@ const (
 	NodeMaintenanceDrained = "Drained"
 	// NodeMaintenanceCordoned is True while every selected Node is unschedulable.
 	NodeMaintenanceCordoned = "Cordoned"
-	// NodeMaintenanceSelectionPlausible is False while nodeSelector selects all Nodes, all control plane Nodes or no Node. It is only a
-	// warning: nothing waits for it.
+	// NodeMaintenanceSelectionPlausible is False while nodeSelector selects all Nodes, all control plane Nodes, no Node, or more than
+	// nodeStatuses can have. It is only a warning: nothing waits for it.
 	NodeMaintenanceSelectionPlausible = "SelectionPlausible"
 
-	// NodeMaintenancePodsRemaining is True while the selected Nodes have Pods that the rules drain and that cannot be kept off the
-	// Nodes. The drain does not wait for them. The message names them.
+	// NodeMaintenancePodsRemaining is True while the selected Nodes have Pods of DaemonSets that the rules drain and that cannot be kept off
+	// the Nodes, or that the rules skip and that would not be recreated. The drain does not wait for them. The message names the DaemonSets.
 	NodeMaintenancePodsRemaining = "PodsRemaining"
 
 	// NodeMaintenanceFinalEvictionAttempt is set shortly before the drain timeout. It is True when every Pod that must be drained has had
@@ -54,6 +54,9 @@ const (
 
 	// ReasonDaemonSetToleratesMaintenance means that a DaemonSet tolerates the taint NoDaemonSetPodsTaint and would recreate evicted Pods.
 	ReasonDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
+	// ReasonDaemonSetPodsNotRecreated means that the drain rules skip the Pods of a DaemonSet on a Node with the taint NoDaemonSetPodsTaint:
+	// one that is deleted, for example during a rollout, is not recreated before the taint is removed.
+	ReasonDaemonSetPodsNotRecreated = "DaemonSetPodsNotRecreated"
 
 	// ReasonDrained means that all selected Nodes are drained.
 	ReasonDrained = "Drained"
@@ -81,6 +84,9 @@ const (
 	ReasonAllNodesSelected = "AllNodesSelected"
 	// ReasonAllControlPlaneNodesSelected means that the nodeSelector selects all control plane Nodes.
 	ReasonAllControlPlaneNodesSelected = "AllControlPlaneNodesSelected"
+	// ReasonTooManyNodesSelected means that the nodeSelector selects more Nodes than nodeStatuses can have. Those without an entry are
+	// cordoned and their Pods are evicted, but Pods of DaemonSets and static Pods stay there, and no surge and no drain timeout applies.
+	ReasonTooManyNodesSelected = "TooManyNodesSelected"
 )
 
 // Condition types of Nodes, with the names of KEP-5683. The controller sets them to True with the reason

@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -15,7 +16,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -118,6 +121,8 @@ func reportDrained(s *scope) {
 		problem := s.drain.ruleProblems[0]
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonInvalidDrainRule,
 			text.Cut("Waiting for invalid drain rule "+problem.Rule+" to be fixed: "+problem.Message, text.MaxMessage))
+	case len(s.nodes) > nodeselection.MaxNodes:
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonTooManyNodesSelected, nodeselection.TooManyMessage(len(s.nodes)))
 	default:
 		// The summary and the nodeStatuses name what the drain waits for. A condition that changed with every Pod would cause a
 		// status patch with every Pod.
@@ -135,34 +140,54 @@ func reportMachineDeleted(s *scope) {
 }
 
 // reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say
-// Drain: see package drain/daemonset.
+// Drain (see package drain/daemonset), and those whose Pods the rules skip and the taint keeps from being recreated.
 func reportPodsRemaining(s *scope) {
-	var remaining []string
+	var remaining, skipped []string
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain {
-		remaining = remainingDaemonSets(s)
+		published := progress.Targets(&s.maintenance.Status)
+		remaining = s.daemonSets(func(_ *corev1.Node, pod drainedPod) bool {
+			return pod.Planned.IsRecreated && pod.verdict.Behavior == v1alpha1.DrainBehaviorDrain
+		})
+		skipped = s.daemonSets(func(node *corev1.Node, pod drainedPod) bool {
+			return !pod.Planned.IsRecreated && pod.isSkipped() && len(plan.OfType(v1alpha1.PodTypeDaemonSet, published[node.Name])) > 0
+		})
 	}
-	if len(remaining) == 0 {
+	reason, messages := v1alpha1.ReasonDaemonSetToleratesMaintenance, []string{}
+	if len(remaining) > 0 {
+		messages = append(messages, "Pods of DaemonSets that tolerate the taint "+v1alpha1.NoDaemonSetPodsTaint+
+			" are not evicted, because the DaemonSets would replace them immediately: "+text.List(remaining, maxDaemonSets))
+	}
+	if len(skipped) > 0 {
+		messages = append(messages, "Pods of DaemonSets that the drain rules skip are not recreated before the end of the maintenance, "+
+			"for example during a rollout: "+text.List(skipped, maxDaemonSets))
+	}
+	switch {
+	case len(messages) == 0:
 		s.removeCondition(v1alpha1.NodeMaintenancePodsRemaining)
 		return
+	case len(remaining) == 0:
+		reason = v1alpha1.ReasonDaemonSetPodsNotRecreated
 	}
-	s.setCondition(v1alpha1.NodeMaintenancePodsRemaining, true, v1alpha1.ReasonDaemonSetToleratesMaintenance,
-		text.Cut("Pods of DaemonSets that tolerate the taint "+v1alpha1.NoDaemonSetPodsTaint+" are not evicted, because the DaemonSets would replace them immediately: "+
-			text.List(remaining, maxDaemonSets), text.MaxMessage))
+	s.setCondition(v1alpha1.NodeMaintenancePodsRemaining, true, reason, text.Cut(strings.Join(messages, ". "), 2*text.MaxMessage))
 }
 
-// remainingDaemonSets returns the sorted DaemonSets, as namespace/name, that would replace their Pods on the Nodes and whose live Pods have
-// the verdict Drain.
-func remainingDaemonSets(s *scope) []string {
-	daemonSets := sets.New[string]()
+// isSkipped reports whether all NodeMaintenances that drain the Node skip a Pod of a DaemonSet.
+func (p drainedPod) isSkipped() bool {
+	drains := func(v rules.Verdict) bool { return v.Behavior != v1alpha1.DrainBehaviorSkip }
+	return p.Type == v1alpha1.PodTypeDaemonSet && !drains(p.verdict) && !slices.ContainsFunc(p.others, drains)
+}
+
+// daemonSets returns the sorted DaemonSets, as namespace/name, of those live Pods on the Nodes for which is returns true.
+func (s *scope) daemonSets(is func(*corev1.Node, drainedPod) bool) []string {
+	names := sets.New[string]()
 	for _, node := range s.nodes {
 		for _, pod := range s.drain.pods[node.Name] {
-			owner := metav1.GetControllerOfNoCopy(pod.object)
-			if pod.Planned.IsRecreated && !pod.Planned.Finished && owner != nil && pod.verdict.Behavior == v1alpha1.DrainBehaviorDrain {
-				daemonSets.Insert(pod.object.Namespace + "/" + owner.Name)
+			if owner := metav1.GetControllerOfNoCopy(pod.object); owner != nil && !pod.Planned.Finished && is(node, pod) {
+				names.Insert(pod.object.Namespace + "/" + owner.Name)
 			}
 		}
 	}
-	return sets.List(daemonSets)
+	return sets.List(names)
 }
 
 // reportFinalAttempt records the drain timeout in the status. It sets the condition FinalEvictionAttempt once the final eviction attempt of

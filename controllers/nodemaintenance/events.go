@@ -1,7 +1,7 @@
 package nodemaintenance
 
-// Reasons of the events that this package writes in workload clusters. The event about an implausible selection has the reason of the
-// condition SelectionPlausible.
+// Reasons of the events that this package writes in workload clusters. The events about an implausible selection and about
+// Pods of DaemonSets that stay have the reasons of the conditions SelectionPlausible and PodsRemaining.
 const (
 	// eventDrained on a NodeMaintenance means that all Pods that must be evacuated have terminated.
 	eventDrained = "Drained"
@@ -10,9 +10,6 @@ const (
 	eventFastForwarded = "FastForwarded"
 	// eventCordonConflict on a NodeMaintenance means that another actor repeatedly makes a cordoned Node schedulable.
 	eventCordonConflict = "CordonConflict"
-	// eventDaemonSetToleratesMaintenance on a NodeMaintenance means that Pods of DaemonSets stay, since the DaemonSet controller would replace
-	// them at once.
-	eventDaemonSetToleratesMaintenance = "DaemonSetToleratesMaintenance"
 	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota.
 	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.

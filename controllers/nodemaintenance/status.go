@@ -128,7 +128,7 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 		case condition.Type == v1alpha1.NodeMaintenanceMachineDeleted && becameTrue:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventMachineDeleted, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenancePodsRemaining && was.Message != condition.Message:
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventDaemonSetToleratesMaintenance, condition.Message)
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, condition.Reason, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenanceSelectionPlausible && !isTrue && was.Reason != condition.Reason:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, condition.Reason, condition.Message)
 		}

@@ -5,11 +5,17 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 func TestInterval(t *testing.T) {
@@ -42,6 +48,55 @@ func TestStartStages(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 			startStages(m, tc.now)
 			NewWithT(t).Expect(*m.StageStart(v1alpha1.StageDrain)).To(BeTemporally("==", tc.want))
+		})
+	}
+}
+
+func TestPodsRemaining(t *testing.T) {
+	drain, skip := rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
+	pod := func(name string, tolerates bool, verdict rules.Verdict, others ...rules.Verdict) drainedPod {
+		owner := []metav1.OwnerReference{{Kind: "DaemonSet", Name: name, Controller: ptr.To(true)}}
+		return drainedPod{
+			Pod:    planinput.Pod{Type: v1alpha1.PodTypeDaemonSet, Planned: plan.Pod{IsRecreated: tolerates}},
+			object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: owner}}, verdict: verdict, others: others,
+		}
+	}
+	const stays, notRecreated = ", because the DaemonSets would replace them immediately: ns/", "before the end of the maintenance, for example during a rollout: ns/"
+	for _, tc := range []struct {
+		name    string
+		pods    []drainedPod
+		targets v1alpha1.PodType
+		reason  string
+		says    []string
+	}{
+		{"R40: names a DaemonSet that tolerates the taint", []drainedPod{pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance", []string{stays + "cni"}},
+		{"R83: names a DaemonSet that is skipped and could not recreate a Pod", []drainedPod{pod("csi", false, skip)}, v1alpha1.PodTypeDaemonSet, "DaemonSetPodsNotRecreated", []string{notRecreated + "csi"}},
+		{"R83: names both", []drainedPod{pod("csi", false, skip), pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance", []string{stays + "cni", notRecreated + "csi"}},
+		{"R83: a skipped DaemonSet that tolerates the taint recreates its Pods", []drainedPod{pod("cni", true, skip)}, v1alpha1.PodTypeDaemonSet, "", nil},
+		{"R83: without the taint, Pods are recreated", []drainedPod{pod("csi", false, skip)}, v1alpha1.PodTypeDefault, "", nil},
+		{"R83: another NodeMaintenance drains the Pod", []drainedPod{pod("csi", false, skip, drain)}, v1alpha1.PodTypeDaemonSet, "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, m := NewWithT(t), &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: tc.targets}}}}
+			reportPodsRemaining(&scope{
+				maintenance: m, nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, drain: &drainState{pods: map[string][]drainedPod{"one": tc.pods}},
+			})
+			condition := ptr.Deref(meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining), metav1.Condition{})
+			g.Expect(condition.Reason).To(Equal(tc.reason))
+			for _, text := range tc.says {
+				g.Expect(condition.Message).To(ContainSubstring(text))
+			}
+		})
+	}
+}
+
+func TestTooManyNodes(t *testing.T) {
+	for nodes, reason := range map[int]string{5000: v1alpha1.ReasonDraining, 5001: v1alpha1.ReasonTooManyNodesSelected} {
+		t.Run("R81: says why a drain of too many Nodes may not end", func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			reportDrained(&scope{maintenance: m, nodes: make([]*corev1.Node, nodes), drain: &drainState{}})
+			NewWithT(t).Expect(meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained).Reason).To(Equal(reason))
 		})
 	}
 }

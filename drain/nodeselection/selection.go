@@ -15,6 +15,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
+// MaxNodes is the maximum number of Nodes with an entry in nodeStatuses.
+const MaxNodes = 5000
+
 // NoNodeMessage is the message of conditions with the reason NoNodesSelected.
 const NoNodeMessage = "The nodeSelector selects no Node"
 
@@ -28,6 +31,28 @@ type Facts struct {
 
 // CheckPlausible returns whether the selection is plausible, with the reason and message of condition SelectionPlausible.
 func CheckPlausible(f Facts) (plausible bool, reason, message string) {
+	plausible, reason, message = checkKinds(f)
+	tooMany := TooManyMessage(f.Selected)
+	switch {
+	case tooMany == "":
+		return plausible, reason, message
+	case plausible:
+		return false, v1alpha1.ReasonTooManyNodesSelected, tooMany
+	default:
+		return false, reason, message + ". " + tooMany
+	}
+}
+
+// TooManyMessage returns what does not work if that many Nodes are selected. It is empty if nodeStatuses can have all of them.
+func TooManyMessage(selected int) string {
+	if selected <= MaxNodes {
+		return ""
+	}
+	return fmt.Sprintf("The nodeSelector selects %d Nodes, of which only the first %d by name have an entry in nodeStatuses: on the others, Pods of "+
+		"DaemonSets and static Pods are not removed, and no surge and no drain timeout applies. Use several NodeMaintenances", selected, MaxNodes)
+}
+
+func checkKinds(f Facts) (plausible bool, reason, message string) {
 	switch {
 	case f.Selected == 0:
 		return false, v1alpha1.ReasonNoNodesSelected, NoNodeMessage

@@ -1,6 +1,7 @@
 package nodeselection_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -21,6 +22,9 @@ func TestJudge(t *testing.T) {
 		{name: "R8: reports that no Node is selected in a cluster without Nodes", reason: "NoNodesSelected"},
 		{name: "R8: reports that every Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 1}, reason: "AllNodesSelected"},
 		{name: "R8: reports that every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, reason: "AllControlPlaneNodesSelected"},
+		{name: "R81: reports more Nodes than the status can list", facts: nodeselection.Facts{Selected: 5001, OtherNode: true}, reason: "TooManyNodesSelected"},
+		{name: "R81: reports that these are all Nodes, too", facts: nodeselection.Facts{Selected: 5001}, reason: "AllNodesSelected"},
+		{name: "R81: accepts as many Nodes as the status can list", facts: nodeselection.Facts{Selected: 5000, OtherNode: true}, reason: "NodesSelected"},
 		{name: "R8: accepts a selection of every worker", facts: nodeselection.Facts{Selected: 3, OtherNode: true}, reason: "NodesSelected"},
 		{name: "R8: accepts a selection of some control plane Nodes", facts: nodeselection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
 	} {
@@ -28,6 +32,9 @@ func TestJudge(t *testing.T) {
 			plausible, reason, message := nodeselection.CheckPlausible(tc.facts)
 			if reason != tc.reason || plausible != (tc.reason == "NodesSelected") || (message == "") != plausible {
 				t.Errorf("got %t, %s, %q", plausible, reason, message)
+			}
+			if got := strings.Contains(message, "only the first 5000"); got != (tc.facts.Selected > 5000) {
+				t.Errorf("the message counts the Nodes: %t, %q", got, message)
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 )
 
@@ -26,7 +27,7 @@ const (
 	// inlineNodes is the maximum number of Nodes whose status contains the drain targets themselves.
 	inlineNodes = 100
 	// MaxNodes is the maximum number of Nodes with a status.
-	MaxNodes = 5000
+	MaxNodes = nodeselection.MaxNodes
 )
 
 // Fit stores the statuses of the Nodes of a maintenance, sorted by name, in its status, and counts the truncated ones in the summary. It modifies

@@ -130,6 +130,7 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonBudgetRefused:                 {"", sectionBudget},
 	v1alpha1.ReasonMachineDraining:               {"", "the-reason-is-draining-and-the-message-names-no-pods"},
 	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
+	v1alpha1.ReasonDaemonSetPodsNotRecreated:     {"", "pods-of-a-daemonset-stay"},
 }
 
 // Of returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
