@@ -213,7 +213,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) { // the cache is stale, or another author has just created it
+	if apierrors.IsAlreadyExists(err) || workload.DoesNotExist(err) { // the cache is stale, or another author has just created it
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
 	}
 	if err != nil {
