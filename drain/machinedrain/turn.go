@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -19,7 +20,7 @@ import (
 )
 
 // Contender is a worker Machine of a Cluster whose Node exists and is not lost, and is drained or waits for that, see IsDraining. Control plane Machines
-// are not contenders: their rollouts never wait for workers.
+// are not contenders: their rollouts never wait for workers. Neither are Machines that are remediated, see isRemediated.
 type Contender struct {
 	Name string
 	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
@@ -120,10 +121,10 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 }
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf. present is its
-// NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of a control plane Machine, and of a Machine with a lost Node never
+// NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of one that takes no turns, and of one with a lost Node never
 // waits. A drain that has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && !isControlPlane(m) && !isLost(node, now)
+	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && takesTurns(m) && !isLost(node, now)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
 	return isLimited && !drains && turnBegan(m) == nil
 }
@@ -226,12 +227,12 @@ func Contenders(
 	return contenders, workers, nil
 }
 
-// RequestedDrains returns the worker Machines whose Nodes, if they have any, are drained or wait for that. One without a nodeRef has a Node
+// RequestedDrains returns the Machines that take turns and whose Nodes, if they have any, are drained or wait for that. One without a nodeRef has a Node
 // if its provider ID says so, see NodeNameOf.
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; !isControlPlane(m) && IsDraining(m) {
+		if m := &all[i]; takesTurns(m) && IsDraining(m) {
 			requested = append(requested, m)
 		}
 	}
@@ -518,6 +519,18 @@ func OldestRequestFirst(a, b *clusterv1.Machine) int {
 // returns 0, which means no limit, if the value is nil or invalid.
 func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
 	return nodeselection.Limit(maxParallelDrains, workers)
+}
+
+// takesTurns reports whether maxParallelDrains may delay the drain of a Machine, and counts it.
+func takesTurns(m *clusterv1.Machine) bool { return !isControlPlane(m) && !isRemediated(m) }
+
+// isRemediated reports whether a Machine is deleted because it is unhealthy: its MachineSet remediates it for a MachineHealthCheck, or a user has requested
+// that with the annotation of Cluster API. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a rollout, is not.
+func isRemediated(m *clusterv1.Machine) bool {
+	_, isRequested := m.Annotations[clusterv1.RemediateMachineAnnotation]
+	owner := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineOwnerRemediatedCondition)
+	isDeletedForIt := owner != nil && owner.Status == metav1.ConditionFalse && owner.Reason == clusterv1.MachineSetMachineRemediationMachineDeletingReason
+	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt)
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {

@@ -394,6 +394,8 @@ func TestHasTurn(t *testing.T) {
 		unreachable                     time.Duration
 		gone                            bool   // no policy selects the Machine
 		recorded                        string // the limit
+		remediation                     string // the reason of OwnerRemediated, or the annotation
+		running                         bool
 		want                            bool
 	}{
 		{name: "M26: limits workers", want: true},
@@ -407,6 +409,11 @@ func TestHasTurn(t *testing.T) {
 		{name: "M126: limits none whose policy has no limit any more", unlimited: true, recorded: "1,workers/"},
 		{name: "M126: limits one that waited under another policy, which may be replaced", unlimited: true, recorded: "1,all/", want: true},
 		{name: "M126: does not stop its drain", unlimited: true, recorded: "1,all/", drains: true},
+		{name: "M131: does not limit a Machine that its MachineSet has deleted for a MachineHealthCheck", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason},
+		{name: "M131: does not limit a deleted Machine whose remediation a user has requested", remediation: clusterv1.RemediateMachineAnnotation},
+		{name: "M131: limits the drain in place of such a Machine", remediation: clusterv1.RemediateMachineAnnotation, running: true, want: true},
+		{name: "M131: limits an unhealthy Machine whose remediation is deferred", remediation: clusterv1.MachineSetMachineRemediationDeferredReason, want: true},
+		{name: "M131: limits an unhealthy Machine that a rollout replaces", remediation: clusterv1.MachineSetMachineCannotBeRemediatedReason, want: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}, &v1alpha1.NodeMaintenance{}
@@ -424,6 +431,20 @@ func TestHasTurn(t *testing.T) {
 			}
 			if test.drains {
 				present.Spec.Stage = v1alpha1.StageDrain
+			}
+			switch test.remediation {
+			case "":
+			case clusterv1.RemediateMachineAnnotation:
+				m.Annotations[test.remediation] = ""
+			default:
+				m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: test.remediation}}
+			}
+			if test.running {
+				m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageDrain)
+				machinedrain.RequestDrain(now)(&m)
+			}
+			if counts := len(machinedrain.RequestedDrains([]clusterv1.Machine{m})) == 1; counts == (test.controlPlane || test.remediation != "" && !test.want) {
+				t.Errorf("counts: %t", counts)
 			}
 			if got := machinedrain.NeedsTurn(&m, policy, unreachableSince(now, test.unreachable), present, now); got != test.want {
 				t.Errorf("NeedsTurn() = %t", got)

@@ -29,9 +29,10 @@ type simulated struct {
 	// refused means that the step after the turn fails.
 	refused bool
 	// pool is the name of its policy, and waited means that the Machine has waited for a turn.
-	pool    string
-	waited  bool
-	blocked time.Time // since when invalid rules or a refusal have prevented the drain although the Machine has the turn
+	pool       string
+	waited     bool
+	remediated bool
+	blocked    time.Time // since when invalid rules or a refusal have prevented the drain although the Machine has the turn
 }
 
 // isBlocked reports whether a step has failed for some seconds.
@@ -56,7 +57,7 @@ type simulation struct {
 // lastBegan returns how many other drains of the pool of a Machine have begun, and when the last of them did.
 func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	for _, m := range s.machines {
-		if m == self || m.pool != self.pool || !m.hasBegun() {
+		if m == self || m.pool != self.pool || m.remediated || !m.hasBegun() {
 			continue
 		}
 		began := *machinedrain.ClockOf(&m.Machine, read(m.maintenance), after(s.now)).Drain
@@ -155,7 +156,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 // of them.
 func (s *simulation) step(t *rapid.T, m *simulated) {
 	count, last := s.lastBegan(m)
-	had, isLimited := m.hasBegun(), !s.gone || m.waited
+	had, isLimited := m.hasBegun(), (!s.gone || m.waited) && !m.remediated
 	released := s.reconcile(m)
 	if !had && isLimited && m.hasBegun() && count >= s.limit && (m.timeout() == 0 || after(s.now).Before(last.Add(m.timeout()))) {
 		t.Fatalf("at %d, the drain of Machine %s begins beside %d others, the limit is %d, and the last began at %s", s.now, m.Name, count, s.limit, last)
@@ -172,12 +173,12 @@ func (s *simulation) remove(m *simulated) {
 // TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid rules. A drain
 // begins beside others within the limit of its policy, or alone when no other has begun for its drain timeout, also while the policies are gone. No Machine waits for one that does not begin, unless more
 // Machines than the limit fail after the turn: the timeout of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout
-// is removed keeps no turn that it has not used.
-func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127
+// is removed keeps no turn that it has not used. A Machine that is remediated waits for no other, and none waits for it.
+func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127, M131
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 10).Draw(t, "step")
+			step := rapid.IntRange(0, 11).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
@@ -211,6 +212,9 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 				m.refused = !m.refused
 			case 10:
 				s.gone = !s.gone
+			case 11:
+				m.remediated = true
+				m.Annotations[clusterv1.RemediateMachineAnnotation] = ""
 			case 6:
 				if m.maintenance != nil { // it is drained, and its hook is removed
 					s.remove(m)
@@ -229,13 +233,13 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 		}
 		refused := map[string]int{}
 		for _, m := range s.machines {
-			if m.refused && !m.held && !m.hasBegun() {
+			if m.refused && !m.held && !m.remediated && !m.hasBegun() {
 				refused[m.pool]++
 			}
 		}
 		for _, m := range s.machines {
-			isPrevented := m.invalid || m.fails || m.refused || refused[m.pool] > s.limit
-			if count, _ := s.lastBegan(m); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && count < s.limit) {
+			isPrevented := m.invalid || m.fails || m.refused || refused[m.pool] > s.limit && !m.remediated
+			if count, _ := s.lastBegan(m); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && (count < s.limit || m.remediated)) {
 				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
 			}
 		}
