@@ -97,12 +97,12 @@ func (c *creations) forget(request workload.Request, pod types.UID) {
 	delete(c.last[request], pod)
 }
 
-// recordRefused records that the API server has refused the Evacuation of a Pod.
+// recordRefused records that the API server has refused to create the Evacuation of a Pod, or to add NodeMaintenances as an instigator.
 func (c *creations) recordRefused(request workload.Request, pod types.UID, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	backoff := min(max(2*c.last[request][pod].backoff, minRefusedRetry), maxRefusedRetry)
-	c.set(request, pod, creation{at: now, until: now.Add(backoff), backoff: backoff, refused: err})
+	c.set(request, pod, creation{observed: c.last[request][pod].observed, at: now, until: now.Add(backoff), backoff: backoff, refused: err})
 }
 
 func (c *creations) set(request workload.Request, pod types.UID, last creation) {
@@ -136,11 +136,14 @@ func (c *creations) refusals(request workload.Request, pods map[types.UID]bool) 
 	return refused, retryAt
 }
 
-// recordObserved records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once.
-func (c *creations) recordObserved(request workload.Request, pod types.UID) {
+// recordObserved records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once. If it must be requested from
+// its present instigators, recordObserved keeps the refusal of that request.
+func (c *creations) recordObserved(request workload.Request, pod types.UID, requests bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(request, pod, creation{observed: true})
+	if !requests || !c.last[request][pod].observed {
+		c.set(request, pod, creation{observed: true})
+	}
 }
 
 // wasObserved reports whether the Evacuation of a Pod has been observed. If it no longer exists and the Pod is terminating, it is not recreated:

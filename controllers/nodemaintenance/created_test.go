@@ -35,7 +35,7 @@ func TestCreations(t *testing.T) {
 	g.Expect(created.unobserved(request, "two")).To(BeEmpty())
 	g.Expect(awaited("pod", createdGrace)).To(BeFalse(), "an Evacuation that the watch has not delivered is created again")
 
-	created.recordObserved(request, "pod")
+	created.recordObserved(request, "pod", false)
 	g.Expect(created.unobserved(request, "one")).To(BeEmpty())
 	g.Expect(awaited("pod", time.Second)).To(BeFalse(), "an Evacuation that was observed and deleted is created again at once")
 
@@ -92,4 +92,14 @@ func TestCreationsThatAreRefused(t *testing.T) {
 	refused, retryAt := created.refusals(request, map[types.UID]bool{"skipped": false})
 	g.Expect(refused).To(BeEmpty(), "R65: the Pod is no longer targeted")
 	g.Expect(retryAt).To(BeZero(), "R65: no retry is due, now or later")
+
+	created.recordObserved(request, "pod", true)
+	created.recordRefused(request, "pod", refusal, now)
+	created.recordObserved(request, "pod", true)
+	refused, _ = created.refusals(request, there)
+	g.Expect(refused).To(HaveKey(types.UID("pod")), "M39: the API server refuses the request for the existing Evacuation")
+	g.Expect(created.wasObserved(request, "pod")).To(BeTrue())
+	created.recordObserved(request, "pod", false)
+	refused, _ = created.refusals(request, there)
+	g.Expect(refused).To(BeEmpty(), "M39: NodeMaintenances are an instigator now, or the Evacuation is being deleted")
 }

@@ -185,8 +185,8 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 	return all, true, nil
 }
 
-// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept ones. An
-// Evacuation that the API server refuses does not delay the others: the status names its Pod, and it is retried after a backoff.
+// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept ones. A
+// refused write does not delay the others: the status names the Pod or the Evacuation, and the write is retried after a backoff.
 func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
@@ -237,16 +237,39 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 		}
 		return func() error { return r.create(ctx, s, pod, after) }
 	}
-	r.created.recordObserved(s.request, pod.object.UID)
 	instigated := evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	requests := targeted && !instigated && e.DeletionTimestamp.IsZero()
+	r.created.recordObserved(s.request, pod.object.UID, requests)
 	switch {
-	case targeted && !instigated && e.DeletionTimestamp.IsZero():
-		r.reportInvalid(s, pod.object, nil) // its Evacuation has another instigator
-		return func() error { return setInstigator(ctx, s.client, e, evacuation.Request) }
+	case requests:
+		if until, awaited := r.created.awaited(s.request, pod.object.UID, s.drain.finalAttempts[pod.object.UID], s.now); awaited { // it was refused
+			s.requeueBy(until)
+			return nil
+		}
+		return func() error { return r.requestExisting(ctx, s, pod) }
 	case !targeted && instigated && !pod.Planned.Finished:
-		return func() error { return setInstigator(ctx, s.client, e, evacuation.Withdraw) }
+		return func() error { return r.withdrawFrom(ctx, s, e) }
 	}
 	return nil
+}
+
+// requestExisting adds NodeMaintenances as an instigator of the Evacuation that another instigator has created.
+func (r *Reconciler) requestExisting(ctx context.Context, s *scope, pod drainedPod) error {
+	err := r.setInstigator(ctx, s, pod.evacuation, evacuation.Request)
+	if isAnswer(err) {
+		r.recordRefused(ctx, s, pod.object, err)
+		return nil
+	}
+	r.reportInvalid(s, pod.object, nil)
+	return err
+}
+
+// recordRefused records that the API server has refused to create or to change the Evacuation of a Pod.
+func (r *Reconciler) recordRefused(ctx context.Context, s *scope, pod *corev1.Pod, err error) {
+	ctrl.LoggerFrom(ctx).Error(err, "Failed to request Evacuation", "Pod", klog.KObj(pod))
+	err = errors.Cause(err)
+	r.created.recordRefused(s.request, pod.UID, err, r.Clock.Now())
+	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
 }
 
 // create creates the Evacuation of a Pod, which must not be evicted before the time after. If the type of the Pod is not known yet, the
@@ -280,9 +303,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			r.created.recordUnanswered(s.request, e)
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to create Evacuation", "Pod", klog.KObj(pod.object))
-		r.created.recordRefused(s.request, pod.object.UID, err, r.Clock.Now())
-		r.Clusters.Event(s.request.Cluster, pod.object, corev1.EventTypeWarning, eventEvacuationRefused, progress.Describe(err))
+		r.recordRefused(ctx, s, pod.object, err)
 		return nil
 	}
 	r.created.recordCreated(s.request, e, r.Clock.Now())
@@ -313,11 +334,31 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 	}
 }
 
-// setInstigator adds or removes NodeMaintenances as an instigator. It keeps the finalizers of other instigators.
+// setInstigator adds or removes NodeMaintenances as an instigator. After a conflict, it retries once with the Evacuation from the API server.
+func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
+	err := setInstigator(ctx, s.client, e, change)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
+	if err != nil {
+		return err
+	}
+	current := &v1alpha1.Evacuation{}
+	if err := live.Get(ctx, client.ObjectKeyFromObject(e), current); err != nil || current.UID != e.UID {
+		return errors.Wrapf(client.IgnoreNotFound(err), "getting Evacuation %s", klog.KObj(e))
+	}
+	return setInstigator(ctx, s.client, current, change)
+}
+
+// setInstigator keeps the finalizers of other instigators. An Evacuation that is being deleted gets no instigator.
 func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
 	changed := e.DeepCopy()
 	change(changed)
-	err := c.Patch(ctx, changed, client.MergeFromWithOptions(e, client.MergeFromWithOptimisticLock{}))
+	if e.DeletionTimestamp != nil && len(changed.Finalizers) > len(e.Finalizers) {
+		return nil
+	}
+	err := workload.PatchFinalizers(ctx, c, e, changed)
 	return errors.Wrapf(client.IgnoreNotFound(err), "setting the instigator of Evacuation %s", klog.KObj(e))
 }
 
@@ -372,7 +413,7 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Nod
 	}
 	for i := range evacuations {
 		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
-		if err := s.withdrawUnwanted(ctx, s.client, &evacuations[i], wanted); err != nil {
+		if err := r.withdrawUnwanted(ctx, s, &evacuations[i], wanted); err != nil {
 			return err
 		}
 	}
@@ -395,7 +436,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	case client.IgnoreNotFound(err) != nil:
 		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
-		if err := s.withdrawUnwanted(ctx, s.client, e, wanted); err != nil {
+		if err := r.withdrawUnwanted(ctx, s, e, wanted); err != nil {
 			return err
 		}
 	}
@@ -403,9 +444,14 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	return nil
 }
 
-func (s *scope) withdrawUnwanted(ctx context.Context, c client.Client, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
+func (r *Reconciler) withdrawUnwanted(ctx context.Context, s *scope, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
 	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 		return nil
 	}
-	return s.collect(ctx, "withdraw from Evacuation "+klog.KObj(e).String(), setInstigator(ctx, c, e, evacuation.Withdraw))
+	return r.withdrawFrom(ctx, s, e)
+}
+
+// withdrawFrom collects also a conflict that lasts: another actor changes the finalizers without pause.
+func (r *Reconciler) withdrawFrom(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
+	return s.collectAnswer(ctx, "withdraw from Evacuation "+klog.KObj(e).String(), r.setInstigator(ctx, s, e, evacuation.Withdraw))
 }

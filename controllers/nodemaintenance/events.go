@@ -10,7 +10,8 @@ const (
 	eventFastForwarded = "FastForwarded"
 	// eventCordonConflict on a NodeMaintenance means that another actor repeatedly makes a cordoned Node schedulable.
 	eventCordonConflict = "CordonConflict"
-	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota.
+	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota, or to
+	// change one that exists.
 	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
 	eventMachineDeleted = "MachineDeleted"

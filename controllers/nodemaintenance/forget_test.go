@@ -24,7 +24,7 @@ func TestClusterIsForgotten(t *testing.T) {
 	r := &Reconciler{Recorder: tracing.NewRecorder(t.Context(), nil)}
 	for _, each := range []workload.Request{request("deleted"), request("other")} {
 		r.statuses.Record(each, now)
-		r.created.recordObserved(each, "pod")
+		r.created.recordObserved(each, "pod", false)
 		g.Expect(r.Recorder.RecordDrained(each, history.Trace{}, draining, now)).NotTo(BeNil())
 	}
 	r.forgetDeleted(workload.Change{Cluster: request("other").Cluster, Type: workload.WatchEnded})

@@ -31,7 +31,15 @@ type refusals struct {
 // collect records an error that is the API server's answer to this particular write, and returns nil. It returns other errors, and conflicts,
 // after which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
-	if err == nil || !isAnswer(err) || apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) {
+		return err
+	}
+	return s.collectAnswer(ctx, doing, err)
+}
+
+// collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too.
+func (s *scope) collectAnswer(ctx context.Context, doing string, err error) error {
+	if err == nil || !isAnswer(err) {
 		return err
 	}
 	ctrl.LoggerFrom(ctx).Error(err, "Failed to end the maintenance", "doing", doing)

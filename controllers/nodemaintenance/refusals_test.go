@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -23,7 +24,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -35,7 +38,7 @@ func TestRefusedEnd(t *testing.T) {
 		return n
 	}
 	e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "pod"}}, nil, 0)
-	e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "b"}
+	e.UID, e.Annotations = "evacuation", map[string]string{v1alpha1.EvacuationNodeAnnotation: "b"}
 	forbids := func(name, subresource string) func(client.Object, string) bool {
 		return func(object client.Object, of string) bool { return object.GetName() == name && of == subresource }
 	}
@@ -46,11 +49,13 @@ func TestRefusedEnd(t *testing.T) {
 		nodeDeleted bool
 		owner       *ownerMachine
 		refuses     func(object client.Object, subresource string) bool
+		conflicts   bool // the API server answers with a conflict instead
 		says        string
 	}{
 		"R71: names a Node that the API server refuses to restore, and restores the others": {deleted: true, refuses: forbids("b", ""), says: "Cannot restore Node b: "},
 		"R71: also in stage Complete":                                     {refuses: forbids("b", ""), says: "Cannot restore Node b: "},
 		"R71: names an Evacuation from which it cannot withdraw":          {deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
+		"R71: also if another actor changes its finalizers without pause": {conflicts: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
 		"R71: names a Node whose conditions cannot be changed":            {refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
 		"R71: also when it is deleted":                                    {deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
 		"R71: also while it only cordons":                                 {stage: v1alpha1.StageCordon, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
@@ -79,6 +84,9 @@ func TestRefusedEnd(t *testing.T) {
 				}
 				if refusing && tc.refuses(object, subresource) {
 					answers++ // as a webhook whose connection is reset, each time from another port
+					if tc.conflicts {
+						return apierrors.NewConflict(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
+					}
 					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 				}
 				return nil
@@ -192,5 +200,77 @@ func TestRefusedBackoff(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{-time.Hour: 5 * time.Second, time.Second: 5 * time.Second, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute} {
 		s.now = since.Add(after)
 		g.Expect(refusedBackoff(s)).To(Equal(want), "R71")
+	}
+}
+
+// TestRefusedInstigator checks that the drain steps continue if an Evacuation that another instigator has created cannot be changed.
+func TestRefusedInstigator(t *testing.T) {
+	for _, tc := range []struct {
+		name              string
+		targeted, refuses bool
+	}{
+		{"M39: the request for an existing Evacuation is refused", true, true},
+		{"R71: the withdrawal is refused", false, true},
+		{"M39: another actor changes the Evacuation without pause", true, false},
+		{"R71: also at the withdrawal", false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
+			e := evacuation.New(pod, nil, 0)
+			e.UID = "evacuation"
+			if tc.targeted {
+				e.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "example.com"}
+			} else {
+				evacuation.RequestByAnnotation(e)
+			}
+			stored := fakes.Client(e)
+			observed := &v1alpha1.Evacuation{}
+			g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(e), observed)).To(Succeed())
+			writes := 0
+			server := interceptor.NewClient(stored, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if tc.refuses {
+						writes++
+						return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.New("change freeze"))
+					}
+					g.Expect(stored.Get(ctx, client.ObjectKeyFromObject(e), e)).To(Succeed())
+					e.Status.Message += "progress" // between the event that the cache has and the patch
+					g.Expect(stored.Update(ctx, e)).To(Succeed())
+					return c.Patch(ctx, object, patch, options...)
+				},
+			})
+			r := &Reconciler{
+				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}), Clock: clock.RealClock{},
+			}
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
+			targets := sets.New[types.UID]()
+			if tc.targeted {
+				targets.Insert("pod")
+			}
+			for range 2 { // the second one retries the request after its backoff
+				s := &scope{
+					request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: server,
+					maintenance: m, before: m.DeepCopy(), now: time.Now(), nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}},
+				}
+				s.drain = &drainState{
+					pods:    map[string][]drainedPod{"one": {{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, evacuation: observed}}},
+					budgets: func() *budgets.Index { return nil },
+				}
+				g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed(), "the steps after it run")
+				switch {
+				case !tc.refuses:
+					g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+					g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(tc.targeted))
+					return
+				case tc.targeted:
+					g.Expect(s.drain.createErrors).To(HaveKey(pod.UID))
+					g.Expect(s.requeueAt).NotTo(BeZero())
+					g.Expect(writes).To(Equal(1))
+				default:
+					g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation tenant/"))
+				}
+			}
+		})
 	}
 }

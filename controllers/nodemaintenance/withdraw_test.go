@@ -29,7 +29,7 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0)
-			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
+			e.UID, e.Annotations = "evacuation", map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 			stored := fakes.Client(e)
 			lagging := interceptor.NewClient(stored, interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },

@@ -28,13 +28,21 @@ func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node)
 	return patchTested(ctx, c, after, corev1.Resource("nodes"), nodePatch(before, after))
 }
 
-// PatchFinalizers replaces the finalizers of an Evacuation. It returns a conflict if they differ from before, or if before is another Evacuation
-// with the same name. A merge patch would remove the finalizers that another actor has added. PatchFinalizers sets after to the stored Evacuation.
+// PatchFinalizers replaces the finalizers of an Evacuation, and removes the annotation by which NodeMaintenances request it if after does not have it.
+// It returns a conflict if the finalizers or the annotation differ from before, if before is another Evacuation with the same name, or if a finalizer
+// is added to an Evacuation that is being deleted. A merge patch would remove the finalizers that another actor has added. Other changes cause no
+// conflict: evacuators and tenants may write the status continuously. PatchFinalizers sets after to the stored Evacuation.
 func PatchFinalizers(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation) error {
-	const path = "/metadata/finalizers"
-	return patchTested(ctx, c, after, schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}, []operation{
-		{"test", "/metadata/uid", before.UID}, {"test", path, before.Finalizers}, {"add", path, append([]string{}, after.Finalizers...)},
-	})
+	const path, requested = "/metadata/finalizers", v1alpha1.NodeMaintenanceInstigatorFinalizer
+	patch := []operation{{"test", "/metadata/uid", before.UID}, {"test", path, before.Finalizers}}
+	if len(after.Finalizers) > len(before.Finalizers) {
+		patch = append(patch, operation{"test", "/metadata/deletionTimestamp", nil})
+	}
+	patch = append(patch, operation{"add", path, append([]string{}, after.Finalizers...)})
+	if _, annotated := before.Annotations[requested]; annotated && valueOrAbsent(after.Annotations, requested) == nil {
+		patch = append(patch, operation{"remove", "/metadata/annotations/" + pathEscape.Replace(requested), nil})
+	}
+	return patchTested(ctx, c, after, schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}, patch)
 }
 
 // patchTested sends a JSON patch, and returns a conflict if one of its tests fails.

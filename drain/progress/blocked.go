@@ -34,7 +34,7 @@ type Pod struct {
 	Deletion *metav1.Time
 	// Evacuation is nil if the Pod has none.
 	Evacuation *v1alpha1.Evacuation
-	// Refused is the error of the creation of its Evacuation, nil if it was created or not attempted.
+	// Refused is the error of the creation of its Evacuation, or of the request that adds NodeMaintenances as an instigator. Nil: neither was refused.
 	Refused error
 	// NotDeleted is the error of its deletion before the drain timeout, nil if it was deleted or the deletion is not due.
 	NotDeleted error
@@ -129,6 +129,8 @@ func (p Pod) refusal() string {
 	switch {
 	case p.NotDeleted != nil:
 		return "Cannot delete the Pod before the drain timeout: " + Describe(p.NotDeleted)
+	case p.Refused != nil && p.Evacuation != nil:
+		return "Cannot become an instigator of the existing Evacuation: " + Describe(p.Refused)
 	case p.Refused != nil:
 		return "Cannot create the Evacuation: " + Describe(p.Refused)
 	default:
