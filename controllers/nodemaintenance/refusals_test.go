@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -273,4 +274,24 @@ func TestRefusedInstigator(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRefusedSweep(t *testing.T) {
+	g := NewWithT(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
+	node.Spec.Unschedulable = true
+	e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}}, nil, 0)
+	stored := fakes.Client(node)
+	refusing := interceptor.NewClient(stored, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if object.GetName() == e.Name {
+				return apierrors.NewForbidden(corev1.Resource("any"), e.Name, errors.New("change freeze"))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	left := orphan.Orphans{Record: true, Evacuations: []*v1alpha1.Evacuation{e}}
+	g.Expect((&Sweeper{}).sweep(t.Context(), refusing, node, left)).To(MatchError(ContainSubstring("change freeze")), "R64: it is repeated")
+	g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+	g.Expect(node.Spec.Unschedulable).To(BeFalse(), "R43, R64: the Node is restored")
 }

@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -222,29 +223,27 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 	return observed, errors.Wrap(err, "listing NodeMaintenances")
 }
 
-// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require.
+// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require. A write that fails does not prevent the others.
+// sweep returns the first error.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
+	var first error
 	for _, e := range left.Evacuations {
-		if err := setInstigator(ctx, c, e, evacuation.Withdraw); err != nil {
-			return err
-		}
+		first = cmp.Or(first, setInstigator(ctx, c, e, evacuation.Withdraw))
 	}
 	if len(left.Conditions) > 0 {
-		if _, err := patchConditions(ctx, c, node, nil, left.Conditions); err != nil {
-			return err
-		}
+		_, err := patchConditions(ctx, c, node, nil, left.Conditions)
+		first = cmp.Or(first, err)
 	}
 	if left.Record {
 		changed := node.DeepCopy()
 		cordon.Restore(changed)
 		cordon.Include(changed)
-		if err := workload.PatchNode(ctx, c, node, changed); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name)
-		}
+		err := workload.PatchNode(ctx, c, node, changed)
+		first = cmp.Or(first, errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name))
 	}
-	if !left.Empty() {
+	if !left.Empty() && first == nil {
 		ctrl.LoggerFrom(ctx).Info("Cleaned up what deleted NodeMaintenances have left behind",
 			"record", left.Record, "conditions", left.Conditions, "evacuations", len(left.Evacuations))
 	}
-	return nil
+	return first
 }
