@@ -61,7 +61,7 @@ func (a Action) Apply(e *v1alpha1.Evacuation, now time.Time) {
 // activate makes another evacuator active. It keeps the cancellation policy: what the previous evacuator has started may still
 // be irrevocable.
 func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
-	if e.ActiveEvacuator() == a.Class {
+	if e.IsAssignedTo(a.Class) {
 		return
 	}
 	class := a.Class

@@ -118,7 +118,7 @@ func TestApplyAwaitEvacuator(t *testing.T) { // E6
 
 func TestApplyAwaitTermination(t *testing.T) { // E15
 	t.Run("records once why the Pod is not evicted", func(t *testing.T) {
-		g := anEvacuation().of(daemonSet)
+		g := anEvacuation().of(static)
 		status := g.apply(t).Status
 		if !meta.IsStatusConditionFalse(status.Conditions, v1alpha1.EvacuationEvicting) || !strings.Contains(status.Message, "never evicted") || status.ActiveEvacuatorCompleted {
 			t.Errorf("got %+v", status)

@@ -34,18 +34,6 @@ func (t Terms) Limits(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.
 // allow reports whether an evacuator may be active.
 func (l *Limits) allow(class string) bool { return l == nil || contains(l.BuiltIn, class) }
 
-// complete adds the DaemonSet evacuator if it serves the Pod and spec.evacuators does not list it: Pods of DaemonSets are never
-// evicted, so nothing else would remove them. All other Pods are evicted if no evacuator serves them.
-func (l *Limits) complete(evacuators []v1alpha1.Evacuator) []v1alpha1.Evacuator {
-	if l == nil || !contains(l.BuiltIn, v1alpha1.EvacuatorClassDaemonSet) || contains(evacuators, v1alpha1.EvacuatorClassDaemonSet) {
-		return evacuators
-	}
-	return append(slices.Clone(evacuators), v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassDaemonSet, Priority: last})
-}
-
-// last is the priority of an evacuator that is tried after all others.
-const last = -1
-
 func contains(evacuators []v1alpha1.Evacuator, class string) bool {
 	return slices.ContainsFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
 }

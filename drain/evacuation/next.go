@@ -149,7 +149,7 @@ func withinDrain(in Input, action Action) Action {
 	}
 	last := lastEviction(in)
 	if !in.Now.Before(last) {
-		return exhausted(in.Pod, ReasonDrainEnds,
+		return in.exhausted(ReasonDrainEnds,
 			fmt.Sprintf("The drain times out at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))
 	}
 	if last.Before(action.Deadline) {
@@ -214,24 +214,24 @@ func evacuate(in Input) Action {
 	if isUnresolved(e) && len(in.ResolvedEvacuators) > 0 {
 		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
 	}
-	evacuators := inOrder(in.Limits.complete(e.Spec.Evacuators))
+	evacuators := in.evacuators()
 	if e.Status.ActiveEvacuatorClass == nil {
 		if len(evacuators) == 0 || e.Status.ActiveEvacuatorCompleted {
-			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
+			return in.exhausted(v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
 		}
 		if first := in.next(evacuators); first != "" {
 			return activate(in, first, "", "The evacuation begins")
 		}
 		if in.Limits == nil {
-			return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, "No evacuator in the spec serves the Pod")
+			return in.exhausted(v1alpha1.ReasonNoEvacuator, "No evacuator in the spec serves the Pod")
 		}
-		return exhausted(in.Pod, v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows only built-in evacuators, and none of them supports the Pod")
+		return in.exhausted(v1alpha1.ReasonEvacuatorNotAllowed, "A NodeMaintenance allows only built-in evacuators, and none of them supports the Pod")
 	}
 	class := *e.Status.ActiveEvacuatorClass
 	position := slices.IndexFunc(evacuators, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
 	if position < 0 {
 		// Only a write by another actor can cause this. Starting again with the first evacuator would let it block the Pod forever.
-		return exhausted(in.Pod, v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
+		return in.exhausted(v1alpha1.ReasonNoEvacuator, fmt.Sprintf("Evacuator %s is not among spec.evacuators", quote(class)))
 	}
 	reason, why := v1alpha1.ReasonEvacuatorCompleted, fmt.Sprintf("Evacuator %s has completed, but the Pod still exists", class)
 	switch {
@@ -250,7 +250,7 @@ func evacuate(in Input) Action {
 	if next := in.next(evacuators[position+1:]); next != "" {
 		return activate(in, next, reason, why)
 	}
-	return exhausted(in.Pod, reason, why+", and no evacuator is left")
+	return in.exhausted(reason, why+", and no evacuator is left")
 }
 
 // next returns the class of the first of the evacuators that may be activated, or "".
@@ -273,16 +273,33 @@ func activate(in Input, class, reason, why string) Action {
 	}
 }
 
-// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted.
-func exhausted(pod Pod, reason, why string) Action {
-	if !pod.evictable() {
+// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. A DaemonSet evacuator that another
+// actor has marked as completed is activated again: nothing else removes Pods of DaemonSets.
+func (in Input) exhausted(reason, why string) Action {
+	switch {
+	case in.Pod.evictable():
+		return Action{Kind: Evict, Reason: reason, Message: why + ". Evicting the Pod."}
+	case in.Pod.Type == v1alpha1.PodTypeDaemonSet && in.Limits.allow(v1alpha1.EvacuatorClassDaemonSet) && !in.Evacuation.IsAssignedTo(v1alpha1.EvacuatorClassDaemonSet):
+		return activate(in, v1alpha1.EvacuatorClassDaemonSet, reason, why)
+	default:
 		return Action{
 			Kind:    AwaitTermination,
 			Reason:  ReasonNeverEvicted,
-			Message: fmt.Sprintf("%s. Pods of type %s are never evicted.", why, pod.Type),
+			Message: fmt.Sprintf("%s. Pods of type %s are never evicted.", why, in.Pod.Type),
 		}
 	}
-	return Action{Kind: Evict, Reason: reason, Message: why + ". Evicting the Pod."}
+}
+
+// evacuators returns the evacuators of the Pod in order. The last one for a Pod of a DaemonSet is the DaemonSet evacuator, also if spec.evacuators does
+// not list it: it never gives up. All other Pods are evicted if no evacuator is left.
+func (in Input) evacuators() []v1alpha1.Evacuator {
+	ordered := inOrder(in.Evacuation.Spec.Evacuators)
+	if in.Pod.Type != v1alpha1.PodTypeDaemonSet {
+		return ordered
+	}
+	daemonSet := v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassDaemonSet}
+	before := slices.IndexFunc(append(ordered, daemonSet), func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == daemonSet.EvacuatorClass })
+	return append(ordered[:before], daemonSet)
 }
 
 // progress returns when the active evacuator has last made progress.

@@ -154,13 +154,20 @@ func TestNextReservesTimeForTheEviction(t *testing.T) {
 }
 
 func TestNextNeverEvicts(t *testing.T) {
+	const daemonset = v1alpha1.EvacuatorClassDaemonSet + ":10000/controller"
 	runNext(t, []nextTest{
-		{"E15: never evicts a Pod of a DaemonSet", anEvacuation().of(daemonSet), "AwaitTermination PodTypeNeverEvicted"},
+		{"E15: never evicts a Pod of a DaemonSet", anEvacuation(daemonset).turnOf(v1alpha1.EvacuatorClassDaemonSet, 0).of(daemonSet).at(time.Hour), "AwaitTermination PodTypeNeverEvicted"},
 		{"E15: never evicts a mirror Pod", anEvacuation().of(static), "AwaitTermination PodTypeNeverEvicted"},
 		{"E15: waits for a Pod that is terminating", anEvacuation("a:1").turnOf("a", 0).completed().pod(terminating), "AwaitTermination PodTerminating"},
 		{"E15: waits for a Pod that is terminating while an evacuator is active", anEvacuation("a:2", "b:1").turnOf("a", 0).pod(terminating).at(time.Hour), "AwaitTermination PodTerminating"},
 		{"R38: activates the evacuator of a Pod of a DaemonSet", anEvacuation(v1alpha1.EvacuatorClassDaemonSet + ":10000/controller").of(daemonSet), "Activate daemonset.apps.k8s.io until 30m0s"},
-		{"R38: waits for the Pod when the evacuator exceeds its progress deadline", anEvacuation("a:1").turnOf("a", 0).of(daemonSet).at(time.Hour), "AwaitTermination PodTypeNeverEvicted"},
+		{"E29: activates the DaemonSet evacuator after one of another instigator", anEvacuation("a:1").turnOf("a", 0).of(daemonSet).at(time.Hour), "Activate daemonset.apps.k8s.io until 1h30m0s EvacuatorUnresponsive"},
+		{"E29: activates it without any evacuator in the spec", anEvacuation().of(daemonSet).completed(), "Activate daemonset.apps.k8s.io until 30m0s NoEvacuator"},
+		{"E29: activates it again after a late report of another evacuator", anEvacuation("a:20000", daemonset).turnOf(v1alpha1.EvacuatorClassDaemonSet, time.Minute).of(daemonSet).completed().at(2 * time.Minute), "Activate daemonset.apps.k8s.io until 32m0s EvacuatorCompleted"},
+		{"E29: also with built-in evacuators only", anEvacuation(daemonset).turnOf(v1alpha1.EvacuatorClassDaemonSet, time.Minute).of(daemonSet).completed().at(2*time.Minute).limited(0, daemonset), "Activate daemonset.apps.k8s.io until 32m0s EvacuatorCompleted"},
+		{"E29: activates no evacuator after it", anEvacuation(daemonset, "b:1").turnOf(v1alpha1.EvacuatorClassDaemonSet, 0).of(daemonSet).at(time.Hour), "AwaitTermination PodTypeNeverEvicted"},
+		{"E29: activates it again after an evacuator with a lower priority", anEvacuation(daemonset, "b:1").turnOf("b", 0).of(daemonSet).completed().at(time.Minute), "Activate daemonset.apps.k8s.io until 31m0s NoEvacuator"},
+		{"E29: waits for it although the spec does not list it", anEvacuation("a:1").turnOf(v1alpha1.EvacuatorClassDaemonSet, 0).of(daemonSet).at(time.Minute), "AwaitEvacuator daemonset.apps.k8s.io until 30m0s"},
 		{"R38: waits for the evacuator that makes progress", anEvacuation("a:1").turnOf("a", time.Hour).of(daemonSet).at(time.Hour), "AwaitEvacuator a until 1h30m0s"},
 		{"R38: waits for the Pod when the evacuator has completed", anEvacuation("a:1").turnOf("a", 0).completed().of(static), "AwaitTermination PodTypeNeverEvicted"},
 	})
@@ -227,7 +234,7 @@ func TestNextIgnoresTheWithdrawalUnderForbid(t *testing.T) {
 		{"E31: evicts the Pod when the progress deadline of the last evacuator is exceeded", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().at(30 * time.Minute), "Evict EvacuatorUnresponsive"},
 		{"E31: continues an eviction that has begun", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().evicting("BudgetExhausted", "waiting").heldBy(), "Evict EvacuatorCompleted"},
 		{"E31: evicts the Pod although foreign finalizers remain", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy(foreign).deleted(), "Evict EvacuatorCompleted"},
-		{"E31: never evicts Pods of DaemonSets", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy().of(daemonSet), "AwaitTermination PodTypeNeverEvicted"},
+		{"E31: never evicts Pods of DaemonSets", anEvacuation("a:1").turnOf("a", 0).completed().forbidding().heldBy().of(daemonSet), "Activate daemonset.apps.k8s.io until 30m0s EvacuatorCompleted"},
 		{"E31: waits for the Pod to be observed", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().pod(unknown), "AwaitPod"},
 		{"E31: waits for a Pod that is terminating", anEvacuation("a:1").turnOf("a", 0).forbidding().heldBy().pod(terminating), "AwaitTermination PodTerminating"},
 		{"E31: cancels when the evacuator allows it again", anEvacuation("a:1").turnOf("a", 0).heldBy(), "Cancel delete"},
@@ -282,7 +289,7 @@ func TestMessages(t *testing.T) {
 		{anEvacuation("a:2", "b:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s. Evacuator b is active."},
 		{anEvacuation("a:1").turnOf("a", 0).at(time.Hour), "Evacuator a has made no progress for 30m0s, and no evacuator is left. Evicting the Pod."},
 		{anEvacuation(), "The Pod has no evacuator. Evicting the Pod."},
-		{anEvacuation().of(daemonSet), "The Pod has no evacuator. Pods of type DaemonSet are never evicted."},
+		{anEvacuation().of(static), "The Pod has no evacuator. Pods of type Static are never evicted."},
 		{anEvacuation("a:1").drainEnds(0), "The drain times out at 2026-03-01T12:00:00Z, too soon for evacuators. Evicting the Pod."},
 		{anEvacuation().unowned().podGone(), `There is no Pod "web-0" with the UID "` + uid + `".`},
 	} {

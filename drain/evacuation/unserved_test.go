@@ -60,7 +60,7 @@ func TestUnservedEvacuators(t *testing.T) {
 			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{daemonSet + ":10000/controller"}, active: daemonSet, want: "AwaitEvacuator " + daemonSet,
 		},
 		"R38: a Pod of a DaemonSet is not evicted": {
-			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{set + ":5"}, active: set, want: "AwaitTermination PodTypeNeverEvicted",
+			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{set + ":5"}, active: set, want: "Activate " + daemonSet + " NoEvacuator",
 		},
 		"E30: a Pod of a StatefulSet waits for its evacuator": {owners: ofSet, listed: []string{set + ":10000/controller"}, want: "Activate " + set},
 		"R41: a static Pod waits for the node agent": {
