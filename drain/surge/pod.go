@@ -119,9 +119,15 @@ func RestartsFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspe
 func asking(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) (all []*v1alpha1.NodeMaintenance) {
 	for i := range maintenances {
 		m := &maintenances[i]
-		if m.Drains() && nodeselection.HasNodeStatus(m, pod.Spec.NodeName) && Allows(m.Spec.Evacuation.Surge, pod) && (suspended == nil || !suspended(m)) {
+		if m.Drains() && Allows(m.Spec.Evacuation.Surge, pod) && (suspended == nil || !suspended(m)) && concerns(m, pod.Spec.NodeName) {
 			all = append(all, m)
 		}
 	}
 	return all
+}
+
+// concerns reports whether a maintenance selects a Node by name, or its status lists the Node: the first Evacuations may precede the first status.
+func concerns(m *v1alpha1.NodeMaintenance, node string) bool {
+	names, _ := nodeselection.Names(m)
+	return slices.Contains(names, node) || nodeselection.HasNodeStatus(m, node)
 }

@@ -48,6 +48,12 @@ func TestPolicyFor(t *testing.T) {
 			if got := surge.PolicyFor(pod, all, isSuspended); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
+			for i := range all { // E24: the same before the maintenances have written their first status
+				all[i].Spec.NodeSelector, all[i].Status.NodeStatuses = v1alpha1.SelectNodes(all[i].Status.NodeStatuses[0].NodeRef.Name), nil
+			}
+			if got := surge.PolicyFor(pod, all, isSuspended); got != test.want {
+				t.Errorf("by spec: got %s, want %s", got, test.want)
+			}
 		})
 	}
 }

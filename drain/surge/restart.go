@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -35,7 +34,7 @@ func DrainsOf(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) []time.T
 	for i := range maintenances {
 		m := &maintenances[i]
 		start, ended := m.StageStart(v1alpha1.StageDrain), meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
-		if start != nil && m.Drains() && !ended && (pod == nil || nodeselection.HasNodeStatus(m, pod.Spec.NodeName)) {
+		if start != nil && m.Drains() && !ended && (pod == nil || concerns(m, pod.Spec.NodeName)) {
 			begun = append(begun, *start)
 		}
 	}
