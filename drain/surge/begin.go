@@ -85,7 +85,7 @@ func begin(o Observation) Decision {
 	if refusal != "" {
 		return Decision{Reports: append(reports, refuseAll(waiting, refusal, why)...)}
 	}
-	if !settled(o.Deployment) {
+	if !settled(o.Deployment) || replicas(o.Deployment) == 0 { // the watch has not delivered that the Pods are deleted
 		return Decision{Reports: reports, RequeueAt: o.Now.Add(settleInterval)}
 	}
 	if why := lacking(o.Deployment); why != "" {

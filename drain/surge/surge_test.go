@@ -125,6 +125,13 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+	t.Run("E24: does not surge when another actor has scaled to no replicas", func(t *testing.T) {
+		w := deployed(1).evacuated(1, always)
+		w.deployment.Spec.Replicas, w.deployment.Status = new(int32(0)), appsv1.DeploymentStatus{ObservedGeneration: w.deployment.Generation}
+		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() { // a baseline without replicas would be invalid
+			t.Errorf("got %+v", d)
+		}
+	})
 	t.Run("E24: surges with claims that several Nodes can mount", func(t *testing.T) {
 		w := deployed(1).evacuated(1, always)
 		w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce, corev1.ReadWriteMany), "b": claim(corev1.ReadOnlyMany)}
