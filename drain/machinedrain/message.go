@@ -175,7 +175,7 @@ func DrainStateOf(m *v1alpha1.NodeMaintenance, hadEnded, isConfirmed bool) Drain
 	switch {
 	case m.Spec.Stage != v1alpha1.StageDrain || drained == nil || cordonFailure(m) != "":
 		return DrainInProgress
-	case drained.Status != metav1.ConditionTrue && !(hadEnded && drained.Reason == v1alpha1.ReasonPodsNotObserved):
+	case drained.Status != metav1.ConditionTrue && (!hadEnded || drained.Reason != v1alpha1.ReasonPodsNotObserved):
 		return DrainInProgress
 	case !isConfirmed || !Drained(m):
 		return DrainUnconfirmed
