@@ -52,12 +52,27 @@ var invariants = []invariant{
 	{"E25: a surge is restored exactly once", surgesRestored},
 }
 
+// Result has the name of an invariant, which begins with the numbers of requirements, and a line for each violation.
+type Result struct {
+	Invariant  string
+	Violations []string
+}
+
+// Check checks each invariant.
+func (h *History) Check() []Result {
+	var results []Result
+	for _, each := range invariants {
+		results = append(results, Result{each.name, each.check(h)})
+	}
+	return results
+}
+
 // Violations returns what the history violates, a line for each.
 func (h *History) Violations() []string {
 	var all []string
-	for _, each := range invariants {
-		for _, violation := range each.check(h) {
-			all = append(all, each.name+": "+violation)
+	for _, result := range h.Check() {
+		for _, violation := range result.Violations {
+			all = append(all, result.Invariant+": "+violation)
 		}
 	}
 	return all

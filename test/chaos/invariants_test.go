@@ -90,6 +90,8 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a")
 			s.later(lag).evict("a", "uid-a")
 		}, protectedStay},
+		{"a Pod is evicted that a rule skips by its Namespace", func(s *story) { skipNamespace(s, "default"); s.later(lag).evict("a", "uid-a") }, protectedStay},
+		{"a Pod is evicted while a rule skips another Namespace", func(s *story) { skipNamespace(s, "other"); s.later(lag).evict("a", "uid-a") }, nil},
 		{"a Pod is evicted that a new rule skips", func(s *story) {
 			s.storePod("a")
 			s.later(lag/2).storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
@@ -455,6 +457,14 @@ func TestInvariants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// skipNamespace has a rule that skips the Pods of a Namespace, and a Pod in Namespace default.
+func skipNamespace(s *story, name string) {
+	s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+	pods := &s.Management.Versions[len(s.Management.Versions)-1].Object.(*clusterv1.MachineDrainRule).Spec.Pods[0]
+	pods.NamespaceSelector, pods.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}, nil
+	s.storePod("a")
 }
 
 // withTimeout gives the Machine a drain timeout, whose half is over if it is a minute, before which Pods are deleted.

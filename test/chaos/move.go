@@ -24,8 +24,8 @@ func (r *run) prepareMove(ctx context.Context) (err error) {
 
 // move moves the Cluster to the next management cluster, where a user deletes the Machines again. The managers of the former management cluster
 // continue to run.
-func (r *run) move(ctx context.Context, record *recording) error {
-	if err := record.addManagement(ctx, r.next); err != nil {
+func (r *run) move(ctx context.Context, record *Recording) error {
+	if err := record.addManagement(ctx, r.next.fleet); err != nil {
 		return err
 	}
 	r.logf("the Cluster is moved")
@@ -43,7 +43,7 @@ func (r *run) move(ctx context.Context, record *recording) error {
 	if err != nil {
 		return err
 	}
-	record.managementSides[0].cancel()
+	record.management[0].cancel()
 	r.former, r.management, r.next = r.management, r.next, management{}
 	r.logf("the Cluster was moved")
 	for _, drain := range r.schedule.Drains {

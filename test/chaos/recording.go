@@ -19,14 +19,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// recording records both clusters from a moment on.
-type recording struct {
-	*run
-	workloadSide *recordedSide
-	// managementSides are the management clusters that the Cluster is in, one after the other.
-	managementSides []*recordedSide
+// Recording records a workload cluster, and the management clusters that its Cluster is in, one after the other, from a moment on.
+type Recording struct {
+	workload   *recordedSide
+	management []*recordedSide
 }
 
 type recordedSide struct {
@@ -39,19 +38,20 @@ type recordedSide struct {
 	ended        sync.WaitGroup
 }
 
-func (r *run) startRecording(ctx context.Context) (*recording, error) {
-	recorded := &recording{run: r}
+// Record records the management cluster of a fleet and a workload cluster from now on.
+func Record(ctx context.Context, f *fleet.Fleet, workload *fleet.Workload) (*Recording, error) {
+	recorded := &Recording{}
 	var err error
-	if recorded.workloadSide, err = startSide(ctx, r.workload.ControlPlane, r.workload.Client); err != nil {
+	if recorded.workload, err = startSide(ctx, workload.ControlPlane, workload.Client); err != nil {
 		return nil, err
 	}
-	return recorded, recorded.addManagement(ctx, r.management)
+	return recorded, recorded.addManagement(ctx, f)
 }
 
 // addManagement records another management cluster.
-func (r *recording) addManagement(ctx context.Context, m management) error {
-	side, err := startSide(ctx, m.fleet.Management, m.fleet.Client)
-	r.managementSides = append(r.managementSides, side)
+func (r *Recording) addManagement(ctx context.Context, f *fleet.Fleet) error {
+	side, err := startSide(ctx, f.Management, f.Client)
+	r.management = append(r.management, side)
 	return err
 }
 
@@ -88,28 +88,36 @@ func (s *recordedSide) tick(ctx context.Context) {
 	}
 }
 
-// stop returns the history.
-func (r *recording) stop(ctx context.Context) (*History, error) {
-	h := &History{
-		Replicas: len(r.allManagers()), Unhooked: maps.Clone(r.unhooked), ClockOff: r.clockOff, ClusterDeleted: r.clusterDeleted,
-		DaemonSetPods: r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, DeletesOnTimeout: r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete,
-	}
-	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {
-		h.MaxParallelDrains = limit.IntValue()
-	}
-	for _, m := range r.allManagers() {
-		h.Managers, h.Down = append(h.Managers, m.starts...), append(h.Down, m.downs)
-	}
+// Stop returns what the clusters have recorded, as the history of one manager without faults.
+func (r *Recording) Stop(ctx context.Context) (*History, error) {
+	h := &History{Replicas: 1}
 	var err error
-	if h.Workload, err = r.workloadSide.stop(ctx); err != nil {
+	if h.Workload, err = r.workload.stop(ctx); err != nil {
 		return nil, err
 	}
-	for _, each := range r.managementSides {
+	for _, each := range r.management {
 		side, err := each.stop(ctx)
 		if err != nil {
 			return nil, err
 		}
 		h.Management = h.Management.Then(side)
+	}
+	return h, nil
+}
+
+// stopRecording returns the history of the run.
+func (r *run) stopRecording(ctx context.Context, record *Recording) (*History, error) {
+	h, err := record.Stop(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.Replicas, h.Unhooked, h.ClockOff, h.ClusterDeleted = len(r.allManagers()), maps.Clone(r.unhooked), r.clockOff, r.clusterDeleted
+	h.DaemonSetPods, h.DeletesOnTimeout = r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete
+	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {
+		h.MaxParallelDrains = limit.IntValue()
+	}
+	for _, m := range r.allManagers() {
+		h.Managers, h.Down = append(h.Managers, m.starts...), append(h.Down, m.downs)
 	}
 	return h, nil
 }

@@ -102,7 +102,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 		return r.lines, nil, errors.Wrap(err, "preparing the run")
 	}
 	r.logf("prepared")
-	record, err := r.startRecording(ctx)
+	record, err := Record(ctx, r.fleet, r.workload)
 	if err != nil {
 		return r.lines, nil, err
 	}
@@ -120,7 +120,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	violations = append(violations, r.expectBundle(ctx)...)
 	violations = append(violations, r.unblock(ctx)...)
 	r.logf("all drains ended")
-	history, err := record.stop(ctx)
+	history, err := r.stopRecording(ctx, record)
 	if err != nil {
 		return r.lines, violations, err
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // verdict is what a drain must do with a Pod. It is derived from the Pod and the MachineDrainRules alone, by code that is independent of
-// drain/rules, and covers what the generated load uses.
+// drain/rules, and covers what the generated load and the demo use.
 type verdict struct {
 	behavior v1alpha1.DrainBehavior
 	order    int32
@@ -39,8 +39,7 @@ func verdictOf(pod *corev1.Pod, rules []*clusterv1.MachineDrainRule, daemonSetPo
 	}
 	for _, rule := range rules {
 		for _, selected := range rule.Spec.Pods {
-			selector, err := metav1.LabelSelectorAsSelector(selected.Selector)
-			if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			if !matches(selected.Selector, pod.Labels) || !matches(selected.NamespaceSelector, labels.Set{corev1.LabelMetadataName: pod.Namespace}) {
 				continue
 			}
 			v := verdict{behavior: v1alpha1.DrainBehavior(rule.Spec.Drain.Behavior)}
@@ -51,6 +50,12 @@ func verdictOf(pod *corev1.Pod, rules []*clusterv1.MachineDrainRule, daemonSetPo
 		}
 	}
 	return verdict{behavior: v1alpha1.DrainBehaviorDrain}
+}
+
+// matches returns whether a selector matches. One that is not set selects everything.
+func matches(s *metav1.LabelSelector, set labels.Set) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return s == nil || err == nil && selector.Matches(set)
 }
 
 // verdicts evaluates Pods over time.

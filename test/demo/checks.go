@@ -2,19 +2,20 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
+	corev1 "k8s.io/api/core/v1"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/chaos"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// check is an expectation, and the result for the evidence.
+// check is an expectation, and the result.
 type check struct {
 	Promise  string
-	Basis    string   // the checked items, such as "88 evictions"
+	Basis    string   // what was checked, or the numbers of the requirements
 	Problems []string // empty if the expectation is met
 }
 
@@ -24,227 +25,71 @@ func (c *check) problem(format string, args ...any) {
 	c.Problems = append(c.Problems, fmt.Sprintf(format, args...))
 }
 
-// basis records the number of checked items. A check of no items fails, since it has not tested the expectation.
-func (c *check) basis(count int, of string) {
-	c.Basis = fmt.Sprintf("%d %s", count, of)
-	if count == 0 {
-		c.problem("not tested: 0 %s", of)
-	}
-}
+// untested are the requirements of the invariants about what the demo does not have: budgets that are deleted, volumes, and surges.
+var untested = []string{"E55", "M19", "E25"}
 
-// checkAll runs all checks.
-func checkAll(e evidence) []check {
-	var checks []check
-	for _, judge := range []func(evidence) check{
-		checkLeftAlone, checkOnlyDrainedNodes, checkEvictedOnce, checkPrecondition, checkOrder,
-		checkBudget, checkReadyWeb, checkCore, checkNoPlainDeletion, checkHooks, checkCordon,
-	} {
-		checks = append(checks, judge(e))
+// checkAll checks the invariants of the chaos tests, and what only the demo expects.
+func checkAll(h *chaos.History, w *world) []check {
+	checks := []check{checkReleased(h, w), checkReadyWeb(w.web), checkCordon(h)}
+	for _, result := range h.Check() {
+		requirements, promise, _ := strings.Cut(result.Invariant, ": ")
+		if !slices.Contains(untested, requirements) {
+			checks = append(checks, check{strings.ToUpper(promise[:1]) + promise[1:], requirements, result.Violations})
+		}
 	}
 	return checks
 }
 
-func checkLeftAlone(e evidence) check {
-	c := check{Promise: "No Pod with the verdict Skip or WaitCompleted was evicted"}
-	spared := 0
-	for _, pod := range e.Pods {
-		if pod.Behavior == v1alpha1.DrainBehaviorSkip || pod.Behavior == v1alpha1.DrainBehaviorWaitCompleted {
-			spared++
+// evictions returns the evictions that this provider requested.
+func evictions(h *chaos.History) controlplane.Events {
+	return h.Workload.Audit.WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
+}
+
+// checkReleased fails also if no Machine was drained, since nothing else is tested then.
+func checkReleased(h *chaos.History, w *world) check {
+	released := map[string]int{}
+	for _, event := range h.Management.Audit.By(fleet.ManagerUser).Resource("machines.cluster.x-k8s.io").Succeeded().Where(fleet.ReleasesHook) {
+		released[event.Name]++
+	}
+	deleted, evicted := w.deletedMachines(), evictions(h).Succeeded().Len()
+	c := check{Promise: "Each deleted Machine was released once", Basis: fmt.Sprintf("%d Machines, %d evictions", len(deleted), evicted)}
+	for _, name := range deleted {
+		if released[name] != 1 {
+			c.problem("the hook of Machine %s was removed %d times", name, released[name])
 		}
 	}
-	c.basis(spared, "such Pods")
-	for _, v := range e.evictions() {
-		if v.Pod.Behavior == v1alpha1.DrainBehaviorSkip || v.Pod.Behavior == v1alpha1.DrainBehaviorWaitCompleted {
-			c.problem("%s is %s, but: %s", v.Pod, v.Pod.Behavior, v.Event)
-		}
+	if len(deleted) == 0 || evicted == 0 {
+		c.problem("nothing was drained")
 	}
 	return c
 }
 
-func checkOnlyDrainedNodes(e evidence) check {
-	c := check{Promise: "Pods were evicted only from Nodes of deleted Machines"}
-	drained := map[string]bool{}
-	for _, drain := range e.Drains {
-		drained[drain.Node] = true
-		if drain.Maintenance == "" {
-			c.problem("Machine %s was deleted without a NodeMaintenance", drain.Machine)
-		}
-	}
-	c.basis(len(e.Drains), "Machines")
-	for _, v := range e.accepted() {
-		if v.Seen && !drained[v.Pod.Node] {
-			c.problem("%s was on Node %q: %s", v.Pod, v.Pod.Node, v.Event)
-		}
-	}
-	return c
-}
-
-func checkEvictedOnce(e evidence) check {
-	c := check{Promise: "No Pod was evicted twice"}
-	count := map[types.UID]int{}
-	for _, v := range e.accepted() {
-		if v.UID == "" {
-			continue // checkPrecondition reports it
-		}
-		if count[v.UID]++; count[v.UID] > 1 {
-			c.problem("second eviction: %s", v.Event)
-		}
-	}
-	c.basis(len(count), "Pods")
-	return c
-}
-
-func checkPrecondition(e evidence) check {
-	c := check{Promise: "Every eviction had the UID of its Pod as precondition"}
-	all := e.evictions()
-	c.basis(len(all), "evictions")
-	for _, v := range all {
-		switch {
-		case v.UID == "":
-			c.problem("without UID: %s", v.Event)
-		case !v.Seen:
-			c.problem("UID %s is that of no Pod: %s", v.UID, v.Event)
-		case v.Pod.Namespace != v.Namespace || v.Pod.Name != v.Name:
-			c.problem("UID %s is that of %s: %s", v.UID, v.Pod, v.Event)
-		}
-	}
-	return c
-}
-
-func checkOrder(e evidence) check {
-	c := check{Promise: "Pods of a higher drain order were evicted after all Pods of lower orders had left the Node"}
-	over, later := e.over(), 0
-	for _, v := range e.accepted() {
-		if !v.Seen || v.Pod.Order == 0 {
-			continue
-		}
-		later++
-		for _, uid := range e.onNode(v.Pod.Node) {
-			pod := e.Pods[uid]
-			if pod.Behavior == v1alpha1.DrainBehaviorSkip || pod.Order >= v.Pod.Order {
-				continue
-			}
-			if at, known := over[uid]; !known || !at.Before(v.Requested) {
-				c.problem("%s (order %d) was evicted at %s, when %s (order %d) was still on the Node", v.Pod, v.Pod.Order, clock(v.Event), pod, pod.Order)
-			}
-		}
-	}
-	c.basis(later, "evictions of a higher order")
-	return c
-}
-
-// checkBudget computes the healthy Pods of the budget: a Pod is healthy from its kubelet's first report until it is evicted. The
-// report counts from its request, and the eviction from its response, so the actual number may be lower and is never higher.
-func checkBudget(e evidence) check {
-	c := check{Promise: fmt.Sprintf("Every eviction of a web Pod left %d others ready", e.WebNeeded)}
-	web := map[string]bool{}
-	for _, pod := range e.Pods {
-		web[pod.String()] = web[pod.String()] || pod.App == appWeb
-	}
-	reports := e.reports()
-	evicted := 0
-	for _, v := range e.accepted() {
-		if !web[v.Namespace+"/"+v.Name] {
-			continue
-		}
-		ready := 0
-		for key, times := range reports {
-			if web[key] && times[0].Before(v.Answered) {
-				ready++
-			}
-		}
-		evicted++
-		if ready -= evicted; ready < e.WebNeeded {
-			c.problem("%d were left by %s", ready, v.Event)
-		}
-	}
-	c.basis(evicted, "evictions")
-	return c
-}
-
-func checkReadyWeb(e evidence) check {
-	c := check{Promise: fmt.Sprintf("There were never fewer than %d ready web Pods", e.WebNeeded), Basis: fmt.Sprintf("minimum: %d of %d", e.WebLeast, e.WebReplicas)}
+func checkReadyWeb(web webCount) check {
+	c := check{Promise: fmt.Sprintf("There were never fewer than %d ready web Pods", webNeeded), Basis: fmt.Sprintf("minimum: %d of %d", web.least, webReplicas)}
 	switch {
-	case e.WebLeast < e.WebNeeded:
-		c.problem("the minimum was %d", e.WebLeast)
-	case e.WebLeast >= e.WebReplicas:
+	case web.least < webNeeded:
+		c.problem("the minimum was %d", web.least)
+	case web.least >= webReplicas:
 		c.problem("not tested: all Pods were ready all the time")
 	}
 	return c
 }
 
-func checkCore(e evidence) check {
-	c := check{Promise: "Cluster API's own drain evicted and deleted no Pod"}
-	requests := e.Workload.WithUserAgent(fleet.CoreAgent)
-	c.basis(requests.Len(), "requests of its core manager")
-	for _, event := range append(requests.Verb("create").Resource("pods", "eviction"), requests.Verb("delete", "deletecollection").Resource("pods")...) {
-		c.problem("%s", event)
-	}
-	return c
-}
-
-func checkNoPlainDeletion(e evidence) check {
-	c := check{Promise: "This provider evicted Pods, and deleted none directly"}
-	requests := e.Workload.WithUserAgent(fleet.ManagerAgent)
-	c.basis(requests.Verb("create").Resource("pods", "eviction").Len(), "evictions by it")
-	for _, event := range requests.Verb("delete", "deletecollection").Resource("pods") {
-		c.problem("%s", event)
-	}
-	return c
-}
-
-func checkHooks(e evidence) check {
-	c := check{Promise: "Every Machine was released once, after its drain"}
-	c.basis(len(e.Drains), "Machines")
-	over, releases := e.over(), e.releases()
-	for _, drain := range e.Drains {
-		released := releases[drain.Machine]
-		if len(released) != 1 {
-			c.problem("the hook of Machine %s was removed %d times", drain.Machine, len(released))
-			continue
-		}
-		for _, uid := range e.onNode(drain.Node) {
-			pod := e.Pods[uid]
-			if pod.Behavior == v1alpha1.DrainBehaviorSkip {
-				continue
-			}
-			if at, known := over[uid]; !known || !at.Before(released[0].Requested) {
-				c.problem("Machine %s was released at %s, when %s was still on the Node", drain.Machine, clock(released[0]), pod)
-			}
-		}
-		for _, v := range e.accepted() {
-			if v.Pod.Node == drain.Node && !v.Requested.Before(released[0].Requested) {
-				c.problem("Machine %s was released at %s, before %s", drain.Machine, clock(released[0]), v.Event)
-			}
-		}
-	}
-	return c
-}
-
-// checkCordon looks for requests that make a Node schedulable after it was cordoned. The watch covers requests that it cannot parse,
-// such as other patch formats.
-func checkCordon(e evidence) check {
+// checkCordon checks all versions of the Nodes that were stored.
+func checkCordon(h *chaos.History) check {
 	c := check{Promise: "No Node was uncordoned between its drain and its deletion"}
 	cordoned := map[string]bool{}
-	for _, event := range e.Workload.Verb("patch", "update").Resource("nodes").Succeeded() {
-		unschedulable, says := fleet.Unschedulable(event)
-		switch {
-		case says && unschedulable:
-			cordoned[event.Name] = true
-		case says && cordoned[event.Name]:
-			c.problem("%s", event)
+	for _, version := range h.Workload.Versions {
+		switch node, isNode := version.Object.(*corev1.Node); {
+		case !isNode:
+		case node.Spec.Unschedulable:
+			cordoned[node.Name] = true
+		case cordoned[node.Name]:
+			c.problem("Node %s was schedulable again at revision %d", node.Name, version.Revision)
 		}
 	}
-	for _, drain := range e.Drains {
-		if !cordoned[drain.Node] {
-			c.problem("Node %s was never cordoned", drain.Node)
-		}
-	}
-	c.basis(len(cordoned), "Nodes")
-	if len(e.Uncordoned) > 0 {
-		c.problem("observed as schedulable again: %s", strings.Join(e.Uncordoned, ", "))
+	if c.Basis = fmt.Sprintf("%d Nodes", len(cordoned)); len(cordoned) == 0 {
+		c.problem("no Node was cordoned")
 	}
 	return c
 }
-
-func clock(event controlplane.Event) string { return event.Requested.Format("15:04:05.000") }

@@ -12,12 +12,12 @@
 //
 // The kubectl plugin records both acts, and writes a report to out/demo/report.html.
 //
-// At the end the demo checks the expected behavior against the audit logs of both API servers and the history of its watches. It
-// exits with status 1 if a check fails.
+// At the end the demo checks the invariants of the chaos tests (see test/chaos), against the audit logs of both API servers and all versions of
+// all objects. It exits with status 1 if a check fails.
 //
 //	KEEP=1 make demo      keeps the clusters running afterwards, until Ctrl-C, and prints commands to inspect them
 //	NO_COLOR=1, TERM=dumb as usual; without a terminal, the plugin writes a line for each change
 //
 // The files: scene.go builds the objects, watch.go observes them, world.go stores the observed state, acts.go runs the acts, view.go and
-// record.go run the kubectl plugin, screen.go writes to the terminal, evidence.go and checks.go check the behavior, summary.go reports.
+// record.go run the kubectl plugin, screen.go writes to the terminal, checks.go checks the behavior, summary.go reports.
 package main

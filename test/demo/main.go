@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capnm/cluster-api-node-maintenance/test/chaos"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -86,6 +87,10 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	recording, err := chaos.Record(ctx, p.fleet, p.workload)
+	if err != nil {
+		return false, err
+	}
 	p.title("Act one: one Machine is deleted")
 	if err := p.act(ctx, "deleting one Machine", p.drain); err != nil {
 		return false, err
@@ -97,20 +102,12 @@ func (p *play) perform(ctx context.Context) (kept bool, err error) {
 	if err := report(); err != nil {
 		return false, err
 	}
-	return p.judge()
-}
-
-// judge collects the evidence, checks it and reports the results.
-func (p *play) judge() (kept bool, err error) {
-	var e evidence
-	p.look(func(w *world) { e = w.evidence() })
-	if e.Workload, err = p.workload.Audit().Since(controlplane.Mark{}); err != nil {
+	history, err := recording.Stop(ctx)
+	if err != nil {
 		return false, err
 	}
-	if e.Management, err = p.fleet.Management.Audit().Since(controlplane.Mark{}); err != nil {
-		return false, err
-	}
-	return summarize(p.screen, p.laps, e, checkAll(e)), nil
+	p.look(func(w *world) { kept = summarize(p.screen, p.laps, history, w) })
+	return kept, nil
 }
 
 // explain prints an error and the end of the manager's log.

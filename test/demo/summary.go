@@ -2,9 +2,12 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/chaos"
 )
 
 // lap is a part of the demo and its duration.
@@ -17,7 +20,7 @@ type lap struct {
 const maxProblems = 5
 
 // summarize writes a summary and the result of each check. It returns whether all checks passed.
-func summarize(s *screen, laps []lap, e evidence, checks []check) bool {
+func summarize(s *screen, laps []lap, h *chaos.History, w *world) bool {
 	s.title("Summary")
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -27,15 +30,15 @@ func summarize(s *screen, laps []lap, e evidence, checks []check) bool {
 		total += lap.took
 	}
 	fmt.Fprintf(table, "  total\t%s\n", seconds(total))
-	fmt.Fprintf(table, "  Machines drained\t%d\n", len(e.Drains))
-	fmt.Fprintf(table, "  Pods evicted\t%d\n", len(e.accepted()))
-	fmt.Fprintf(table, "  evictions refused\t%d\n", e.refused())
+	fmt.Fprintf(table, "  Machines drained\t%d\n", len(w.deletedMachines()))
+	fmt.Fprintf(table, "  Pods evicted\t%d\n", evictions(h).Succeeded().Len())
+	fmt.Fprintf(table, "  evictions refused\t%d\n", evictions(h).Failed(http.StatusTooManyRequests).Len())
 	_ = table.Flush()
 	s.say("%s", strings.TrimRight(text.String(), "\n"))
 
-	s.title("Checks of the audit logs of both API servers and of a watch of the whole run")
+	s.title("Checks of the audit logs and of all versions of all objects of both clusters")
 	kept := true
-	for _, c := range checks {
+	for _, c := range checkAll(h, w) {
 		s.say("%s %s (%s)", s.mark(c.ok()), c.Promise, c.Basis)
 		for i, problem := range c.Problems {
 			if i == maxProblems {

@@ -44,16 +44,10 @@ func (o *observer) watchWorkload(ctx context.Context, workload *rest.Config) err
 	if err != nil {
 		return err
 	}
-	if err := follow(ctx, o, watches, &corev1.Node{}, (*world).sawNode); err != nil {
-		return err
-	}
 	if err := follow(ctx, o, watches, &corev1.Pod{}, (*world).sawPod); err != nil {
 		return err
 	}
-	if err := follow(ctx, o, watches, &v1alpha1.NodeMaintenance{}, (*world).sawMaintenance); err != nil {
-		return err
-	}
-	return follow(ctx, o, watches, &v1alpha1.Evacuation{}, (*world).sawEvacuation)
+	return follow(ctx, o, watches, &v1alpha1.NodeMaintenance{}, (*world).sawMaintenance)
 }
 
 func startCache(ctx context.Context, config *rest.Config) (ctrlcache.Cache, error) {

@@ -12,16 +12,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// world is the observed state of both clusters. It keeps deleted objects, which the checks need.
+// world is the observed state of both clusters. It keeps deleted objects.
 type world struct {
 	pods         map[types.UID]*observedPod
-	nodes        map[string]*observedNode
 	machines     map[string]*observedMachine
 	maintenances map[string]*v1alpha1.NodeMaintenance
-	evacuations  map[types.UID]*v1alpha1.Evacuation // existing Evacuations by Pod UID
 
 	web webCount
 }
@@ -32,16 +29,9 @@ type observedPod struct {
 	evicted bool      // by the eviction API, which sets a condition on the Pod
 }
 
-type observedNode struct {
-	*corev1.Node
-	cordoned   bool // at any time
-	uncordoned bool // at any time after it was cordoned
-	gone       bool
-}
-
 type observedMachine struct {
 	*clusterv1.Machine
-	deleted, gone time.Time // as observed; zero if not yet
+	gone time.Time // as observed; zero if it exists
 }
 
 // webCount counts the web Pods that are ready and not terminating, as the budget does.
@@ -54,8 +44,7 @@ type webCount struct {
 
 func newWorld() *world {
 	return &world{
-		pods: map[types.UID]*observedPod{}, nodes: map[string]*observedNode{}, machines: map[string]*observedMachine{},
-		maintenances: map[string]*v1alpha1.NodeMaintenance{}, evacuations: map[types.UID]*v1alpha1.Evacuation{},
+		pods: map[types.UID]*observedPod{}, machines: map[string]*observedMachine{}, maintenances: map[string]*v1alpha1.NodeMaintenance{},
 	}
 }
 
@@ -88,17 +77,6 @@ func (p *observedPod) counts() bool {
 	return p.Pod != nil && p.Labels[appLabel] == appWeb && p.gone.IsZero() && p.DeletionTimestamp == nil && isReady(p.Pod)
 }
 
-func (w *world) sawNode(node *corev1.Node, deleted bool, _ time.Time) {
-	seen := w.nodes[node.Name]
-	if seen == nil || seen.UID != node.UID {
-		seen = &observedNode{}
-		w.nodes[node.Name] = seen
-	}
-	seen.Node, seen.gone = node, deleted
-	seen.uncordoned = seen.uncordoned || seen.cordoned && !node.Spec.Unschedulable
-	seen.cordoned = seen.cordoned || node.Spec.Unschedulable
-}
-
 func (w *world) sawMachine(machine *clusterv1.Machine, deleted bool, now time.Time) {
 	seen := w.machines[machine.Name]
 	if seen == nil {
@@ -106,9 +84,6 @@ func (w *world) sawMachine(machine *clusterv1.Machine, deleted bool, now time.Ti
 		w.machines[machine.Name] = seen
 	}
 	seen.Machine = machine
-	if seen.deleted.IsZero() && machine.DeletionTimestamp != nil {
-		seen.deleted = now
-	}
 	if deleted {
 		seen.gone = now
 	}
@@ -116,14 +91,6 @@ func (w *world) sawMachine(machine *clusterv1.Machine, deleted bool, now time.Ti
 
 func (w *world) sawMaintenance(m *v1alpha1.NodeMaintenance, _ bool, _ time.Time) {
 	w.maintenances[m.Name] = m
-}
-
-func (w *world) sawEvacuation(e *v1alpha1.Evacuation, deleted bool, _ time.Time) {
-	if deleted {
-		delete(w.evacuations, types.UID(e.Spec.PodRef.UID))
-		return
-	}
-	w.evacuations[types.UID(e.Spec.PodRef.UID)] = e
 }
 
 // maintenanceOf returns the NodeMaintenance of a Machine, if it exists.
@@ -158,6 +125,11 @@ func (w *world) workersThere() []string {
 		}
 	}
 	return names
+}
+
+// deletedMachines returns the names of the Machines that were deleted, sorted.
+func (w *world) deletedMachines() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(w.machines)), func(name string) bool { return w.machines[name].DeletionTimestamp == nil })
 }
 
 // podsOn returns all Pods that were on a Node at any time.
@@ -215,15 +187,4 @@ func isReady(pod *corev1.Pod) bool {
 		}
 	}
 	return false
-}
-
-// decide returns the verdict of the provider's own matcher for a Pod.
-func decide(matcher *rules.Matcher, pod *corev1.Pod) rules.Verdict {
-	podType, known := rules.PodTypeOf(pod, func(string, string, types.UID) (exists, known bool) { return true, true })
-	return matcher.Decide(rules.Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
-		// The demo's namespaces have only the label that every namespace has.
-		NamespaceLabels: map[string]string{corev1.LabelMetadataName: pod.Namespace}, NamespaceKnown: true,
-		Type: podType, TypeKnown: known, Finished: rules.Finished(pod),
-	})
 }

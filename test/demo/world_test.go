@@ -40,17 +40,3 @@ func TestReadyWebPodsAreCountedAsTheBudgetDoes(t *testing.T) {
 	w.sawPod(pod(appWeb, "web-new"), false, epoch)
 	g.Expect(w.web).To(Equal(webCount{ready: webReplicas - 1, complete: true, least: webReplicas - 2}))
 }
-
-func TestANodeThatIsSchedulableAgainIsRemembered(t *testing.T) {
-	g := NewWithT(t)
-	w := newWorld()
-	node := func(unschedulable bool) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}, Spec: corev1.NodeSpec{Unschedulable: unschedulable}}
-	}
-	w.sawNode(node(false), false, epoch)
-	w.sawNode(node(true), false, epoch)
-	g.Expect(w.evidence().Uncordoned).To(BeEmpty())
-	w.sawNode(node(false), false, epoch)
-	w.sawNode(node(true), true, epoch)
-	g.Expect(w.evidence().Uncordoned).To(Equal([]string{"n"}))
-}
