@@ -59,6 +59,19 @@ type target struct {
 	pods  []corev1.Pod
 }
 
+// onArena calls do with a new arena.
+func onArena(ctx context.Context, l load, o options, do func(*arena) error) error {
+	a, err := newArena(ctx, l, o)
+	if err != nil {
+		return err
+	}
+	err = do(a)
+	if stopErr := a.stop(err != nil); err == nil {
+		err = stopErr
+	}
+	return err
+}
+
 // newArena starts a fleet with the Nodes that the load needs.
 func newArena(ctx context.Context, l load, o options) (_ *arena, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)

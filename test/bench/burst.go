@@ -19,35 +19,10 @@ var burstLoad = load{nodes: 500, podsPerNode: 15, drained: 500, apps: 15, landin
 // to the system gradually.
 const givenBack = 3 * time.Minute
 
-var burstScenario = scenario{
-	name: "burst", about: "all Machines of a cluster deleted at once",
-	measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
-		l, err := burstLoad.scaled(o)
-		if err != nil {
-			return nil, err
-		}
-		f := &figures{name: s.name, about: s.about + ": " + l.String()}
-		progress("%s: %s", f.name, f.about)
-		if err := measureBurst(ctx, f, l, o); err != nil {
-			return nil, err
-		}
-		return []outcome{f}, nil
-	},
-}
-
-func measureBurst(ctx context.Context, f *figures, l load, o options) (err error) {
-	a, err := newArena(ctx, l, o)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if stopErr := a.stop(err != nil); err == nil {
-			err = stopErr
-		}
-	}()
+func measureBurst(ctx context.Context, a *arena, f *figures, o options) error {
 	f.add("manager_flags", o.managerFlags, "in addition to the defaults")
-	f.add("nodes", l.drained, "whose Machines are deleted at once")
-	f.add("pods", l.drained*l.podsPerNode, "on them")
+	f.add("nodes", a.load.drained, "whose Machines are deleted at once")
+	f.add("pods", a.load.drained*a.load.podsPerNode, "on them")
 	limit, err := a.burstOfLoops(ctx)
 	if err != nil {
 		return errors.Wrap(err, "running the bare loops")
@@ -151,14 +126,8 @@ func evictionRate(requests controlplane.Events) float64 {
 	if len(evictions) < 2 {
 		return 0
 	}
-	begin, end := evictions[0].Requested, evictions[0].Answered
-	for _, each := range evictions {
-		if each.Requested.Before(begin) {
-			begin = each.Requested
-		}
-		if each.Answered.After(end) {
-			end = each.Answered
-		}
-	}
-	return float64(len(evictions)) / end.Sub(begin).Seconds()
+	end := slices.MaxFunc(evictions, func(a, b controlplane.Event) int { return a.Answered.Compare(b.Answered) }).Answered
+	return float64(len(evictions)) / end.Sub(slices.MinFunc(evictions, byRequest).Requested).Seconds()
 }
+
+func byRequest(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) }

@@ -62,7 +62,7 @@ func compare(name, about string, l load, candidates ...candidate) scenario {
 }
 
 // measure runs all candidates in turn: a, b, c, a, b, c, … Candidates with fewer runs take part in the last rounds.
-func measure(ctx context.Context, s scenario, l load, all []candidate, o options) (_ []sample, err error) {
+func measure(ctx context.Context, s scenario, l load, all []candidate, o options) (samples []sample, _ error) {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool {
 		return c.runs(o) == 0 || (o.only != "" && !slices.Contains(strings.Split(o.only, ","), c.name))
 	})
@@ -74,30 +74,23 @@ func measure(ctx context.Context, s scenario, l load, all []candidate, o options
 		return nil, errors.New("no candidate to run")
 	}
 	progress("%s: %s", s.name, s.about)
-	a, err := newArena(ctx, l, o)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if stopErr := a.stop(err != nil); err == nil {
-			err = stopErr
-		}
-	}()
-	var samples []sample
-	for round := range rounds {
-		for _, c := range candidates {
-			if round < rounds-c.runs(o) {
-				continue
+	err := onArena(ctx, l, o, func(a *arena) error {
+		for round := range rounds {
+			for _, c := range candidates {
+				if round < rounds-c.runs(o) {
+					continue
+				}
+				taken, err := runOnce(ctx, a, c)
+				if err != nil {
+					return errors.Wrapf(err, "running %s", c.name)
+				}
+				samples = append(samples, taken)
+				progress("%-8s run %d: %.2f s, %d evictions, %d of them refused", c.name, round+1, taken.Seconds, taken.Evictions, taken.Refused)
 			}
-			taken, err := runOnce(ctx, a, c)
-			if err != nil {
-				return nil, errors.Wrapf(err, "running %s", c.name)
-			}
-			samples = append(samples, taken)
-			progress("%-8s run %d: %.2f s, %d evictions, %d of them refused", c.name, round+1, taken.Seconds, taken.Evictions, taken.Refused)
 		}
-	}
-	return samples, nil
+		return nil
+	})
+	return samples, err
 }
 
 // runOnce resets the arena, runs the candidate and returns the sample.

@@ -127,12 +127,8 @@ func (c *crowd) setLandings(ctx context.Context, closed bool) error {
 		if err := w.Client.List(ctx, nodes, client.MatchingLabels{tenants.Label: landingLabel}); err != nil {
 			return errors.Wrap(err, "listing Nodes")
 		}
-		for i := range nodes.Items {
-			changed := nodes.Items[i].DeepCopy()
-			changed.Spec.Unschedulable = closed
-			if err := w.Client.Patch(ctx, changed, client.MergeFrom(&nodes.Items[i])); err != nil {
-				return errors.Wrapf(err, "changing Node %s", changed.Name)
-			}
+		if err := setSchedulable(ctx, w.Client, nodes.Items, !closed); err != nil {
+			return err
 		}
 	}
 	return nil

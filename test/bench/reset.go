@@ -131,7 +131,7 @@ func (a *arena) uncordon(ctx context.Context) error {
 		for i := range nodes.Items {
 			ready = ready && !nodes.Items[i].Spec.Unschedulable && len(nodes.Items[i].Spec.Taints) == 0
 		}
-		return ready, a.setSchedulable(ctx, nodes.Items, true)
+		return ready, setSchedulable(ctx, a.workload.Client, nodes.Items, true)
 	})
 }
 
@@ -143,10 +143,10 @@ func (a *arena) setLandings(ctx context.Context, open bool) error {
 	if err := a.workload.Client.List(ctx, nodes); err != nil {
 		return errors.Wrap(err, "listing Nodes")
 	}
-	return a.setSchedulable(ctx, slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return !isLanding(node.Name) }), open)
+	return setSchedulable(ctx, a.workload.Client, slices.DeleteFunc(nodes.Items, func(node corev1.Node) bool { return !isLanding(node.Name) }), open)
 }
 
-func (a *arena) setSchedulable(ctx context.Context, nodes []corev1.Node, schedulable bool) error {
+func setSchedulable(ctx context.Context, c client.Client, nodes []corev1.Node, schedulable bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelWrites)
 	for i := range nodes {
@@ -156,7 +156,7 @@ func (a *arena) setSchedulable(ctx context.Context, nodes []corev1.Node, schedul
 		group.Go(func() error {
 			changed := nodes[i].DeepCopy()
 			changed.Spec.Unschedulable = !schedulable
-			return errors.Wrapf(a.workload.Client.Patch(ctx, changed, client.MergeFrom(&nodes[i])), "changing Node %s", changed.Name)
+			return errors.Wrapf(c.Patch(ctx, changed, client.MergeFrom(&nodes[i])), "changing Node %s", changed.Name)
 		})
 	}
 	return group.Wait()

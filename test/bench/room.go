@@ -97,16 +97,10 @@ func unused(history []roomAt, evictions controlplane.Events) []idle {
 	for _, room := range history {
 		changes = append(changes, change{room.at, room.allowed, 0})
 	}
-	begin, end := evictions[0].Requested, evictions[0].Requested
 	for _, eviction := range evictions {
 		changes = append(changes, change{eviction.Requested, -1, 1}, change{eviction.Answered, -1, -1})
-		if eviction.Requested.Before(begin) {
-			begin = eviction.Requested
-		}
-		if eviction.Requested.After(end) {
-			end = eviction.Requested
-		}
 	}
+	begin, end := slices.MinFunc(evictions, byRequest).Requested, slices.MaxFunc(evictions, byRequest).Requested
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
 
 	var found []idle

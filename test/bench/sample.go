@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -128,13 +129,10 @@ func newBreakdown(taken span, evictions controlplane.Events, history rooms, gone
 	if len(evictions) == 0 || gone.IsZero() {
 		return b
 	}
-	begin := evictions[0].Requested
 	for _, eviction := range evictions {
-		if eviction.Requested.Before(begin) {
-			begin = eviction.Requested
-		}
 		b.Calls += eviction.Answered.Sub(eviction.Requested).Seconds()
 	}
+	begin := slices.MinFunc(evictions, byRequest).Requested
 	// A watch may show that a Pod is deleted before the kubelet has its response.
 	b.Start, b.End = begin.Sub(taken.started).Seconds(), max(0, taken.ended.Sub(gone).Seconds())
 	var rounds []float64

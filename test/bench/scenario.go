@@ -32,14 +32,27 @@ var scenarios = []scenario{
 	compare("volumes", "one Node whose volumes have to be detached", volumesLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("nodes", "half of all Nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("rollout", "a MachineDeployment replaces all its Nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate, capiRolloutCandidate),
-	burstScenario,
-	wideScenario,
+	alone("burst", "all Machines of a cluster deleted at once", burstLoad, measureBurst),
+	alone("wide", "a NodeMaintenance over all Nodes, whose Machines are deleted, under budgets that allow nothing", wideLoad, measureWide),
 	atScale("fleet", "500 Clusters, idle and drained", "fleet"),
 	atScale("idle", "500 Clusters, idle for five minutes", "idle"),
 	atScale("restart", "500 Clusters, a restart while 100 of them are drained", "restart"),
 	atScale("scale", "fleet, idle and restart in one run", "fleet", "idle", "restart"),
 	smokeScenario,
 	summaryScenario,
+}
+
+// alone returns a scenario of this provider alone with a load.
+func alone(name, about string, l load, measure func(context.Context, *arena, *figures, options) error) scenario {
+	return scenario{name: name, about: about, measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
+		l, err := l.scaled(o)
+		if err != nil {
+			return nil, err
+		}
+		f := &figures{name: s.name, about: s.about + ": " + l.String()}
+		progress("%s: %s", f.name, f.about)
+		return []outcome{f}, onArena(ctx, l, o, func(a *arena) error { return measure(ctx, a, f, o) })
+	}}
 }
 
 func init() { scenarios = append(scenarios, allScenario) } // it refers to the others

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -33,31 +34,8 @@ const (
 	wideRest = 30 * time.Second
 )
 
-var wideScenario = scenario{
-	name: "wide", about: "a NodeMaintenance over all Nodes, whose Machines are deleted, under budgets that allow nothing",
-	measure: func(ctx context.Context, s scenario, o options) ([]outcome, error) {
-		l, err := wideLoad.scaled(o)
-		if err != nil {
-			return nil, err
-		}
-		if o.namespaces == 0 {
-			o.namespaces = wideNamespaces
-		}
-		f := &figures{name: s.name, about: fmt.Sprintf("%s: %s, %d Namespaces", s.about, l, o.namespaces)}
-		progress("%s: %s", f.name, f.about)
-		a, err := newArena(ctx, l, o)
-		if err != nil {
-			return nil, err
-		}
-		err = a.measureWide(ctx, f, o.namespaces)
-		if stopErr := a.stop(err != nil); err == nil {
-			err = stopErr
-		}
-		return []outcome{f}, err
-	},
-}
-
-func (a *arena) measureWide(ctx context.Context, f *figures, namespaces int) error {
+func measureWide(ctx context.Context, a *arena, f *figures, o options) error {
+	namespaces := cmp.Or(o.namespaces, wideNamespaces)
 	t, err := a.reset(ctx)
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ func (s *scene) daemonSetGoesLast() {
 		s.Expect(deletions[0].Requested).To(BeTemporally(">=", reported[0].Answered))
 	})
 
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("agent", "m1")
 	s.Eventually(func() bool { return s.node("m1").Spec.Unschedulable }, soon, pace).Should(BeFalse())
 	s.Expect(s.daemonPod("agent", "m2").UID).To(Equal(elsewhere.UID))
@@ -104,7 +104,7 @@ func (s *scene) refusedDeletionIsReported() {
 	s.Expect(s.daemonPod("guarded", "m1").UID).To(Equal(pod.UID))
 	permit()
 	s.expectDrained("kernel")
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("guarded", "m1")
 }
 
@@ -116,9 +116,9 @@ func (s *scene) surgingRolloutIsDrained() {
 		}
 	})
 	s.runDaemonSet(ds)
-	patch := client.MergeFrom(ds.DeepCopy())
-	ds.Spec.Template.Annotations = map[string]string{controlplane.PodReadyDelayAnnotation: "1h"} // the rollout stays in progress
-	s.Expect(s.workload.Client.Patch(s.Context(), ds, patch)).To(Succeed())
+	s.patch(s.workload.Client, ds, func() {
+		ds.Spec.Template.Annotations = map[string]string{controlplane.PodReadyDelayAnnotation: "1h"} // the rollout stays in progress
+	})
 	var node string
 	s.Eventually(func(g Gomega) {
 		perNode := map[string]int{}
@@ -135,21 +135,19 @@ func (s *scene) surgingRolloutIsDrained() {
 	s.expectDrained("kernel")
 	s.expectNoneReturns("surging", node)
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Succeeded()).To(HaveLen(2))
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("surging", node)
 }
 
 func (s *scene) onDeleteStaysAway() {
 	ds := daemonSet("manual", func(ds *appsv1.DaemonSet) { ds.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType })
 	s.runDaemonSet(ds)
-	patch := client.MergeFrom(ds.DeepCopy())
-	ds.Spec.Template.Labels["revision"] = "2"
-	s.Expect(s.workload.Client.Patch(s.Context(), ds, patch)).To(Succeed())
+	s.patch(s.workload.Client, ds, func() { ds.Spec.Template.Labels["revision"] = "2" })
 	s = s.sub(s.T)
 	s.startDrain("kernel", "m2")
 	s.expectDrained("kernel")
 	s.expectNoneReturns("manual", "m2")
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("manual", "m2")
 	s.Expect(s.daemonPod("manual", "m2").Labels).To(HaveKeyWithValue("revision", "2"))
 	s.Expect(s.daemonPod("manual", "m1").Labels).NotTo(HaveKey("revision"))
@@ -162,7 +160,7 @@ func (s *scene) taintIsShared() {
 	s.startDrain("second", "m2")
 	s.expectDrained("first")
 	s.expectDrained("second")
-	s.complete("first")
+	s.setStage("first", complete)
 	s.expectNoneReturns("agent", "m2")
 	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("second"))).To(Succeed())
 	s.expectBackOnce("agent", "m2")
@@ -175,7 +173,7 @@ func (s *scene) laterDaemonSetStaysAway() {
 	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, soon, pace).Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
 	s.runDaemonSet(daemonSet("later"))
 	s.expectNoneReturns("later", "m1")
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("later", "m1")
 }
 
@@ -189,7 +187,7 @@ func (s *scene) killedAfterTaint() {
 	s.expectDrained("kernel")
 	s.Expect(uidsOf(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods"))).To(HaveLen(1), "a Pod can be deleted twice, if the first response was lost")
 	s.expectNoneReturns("agent", "m1")
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("agent", "m1")
 }
 
@@ -205,17 +203,17 @@ func (s *scene) tolerantIsLeft() {
 	s.expectNoneReturns("agent", "m1")
 	s.Expect(s.daemonPod("tolerant", "m1").UID).To(Equal(tolerant.UID))
 	s.Expect(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods").Names()).NotTo(ContainElement(tolerant.Name))
-	m := s.maintenance("kernel")
+	m := s.stored("kernel")
 	s.Expect(m.Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
 	left := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	s.Expect(left).NotTo(BeNil())
 	s.Expect(left.Reason).To(Equal(v1alpha1.ReasonDaemonSetToleratesMaintenance))
 	s.Expect(left.Message).To(HaveSuffix("because the DaemonSets would replace them immediately: default/tolerant"))
 	s.expectEvent("kernel", v1alpha1.ReasonDaemonSetToleratesMaintenance, Equal(left.Message))
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 	s.expectBackOnce("agent", "m1")
 	s.Eventually(func() *metav1.Condition {
-		return meta.FindStatusCondition(s.maintenance("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
+		return meta.FindStatusCondition(s.stored("kernel").Status.Conditions, v1alpha1.NodeMaintenancePodsRemaining)
 	}, soon, pace).Should(BeNil())
 }
 
@@ -253,10 +251,10 @@ func (s *scene) staticPodIsSkipped() {
 	s.create(s.workload.Client, static)
 	s.startDrain("kernel", "m1")
 	s.expectDrained("kernel")
-	s.Expect(s.maintenance("kernel").Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
+	s.Expect(s.stored("kernel").Status.NodeStatuses[0].PodsSkipped).To(BeEquivalentTo(1))
 	s.Expect(s.audited().Verb("create").Resource("evacuations")).To(BeEmpty())
 	s.Expect(s.podsOf("static")).To(ConsistOf(And(HaveField("UID", static.UID), HaveField("DeletionTimestamp", BeNil()))))
-	s.complete("kernel")
+	s.setStage("kernel", complete)
 }
 
 func (s *scene) ownerlessTaintIsRemoved() {
@@ -318,8 +316,7 @@ func (s *scene) runDaemonSet(ds *appsv1.DaemonSet) {
 	s.Helper()
 	s.create(s.workload.Client, ds)
 	s.Eventually(func(g Gomega) {
-		now := &appsv1.DaemonSet{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(ds.Name), now)).To(Succeed())
+		now := read(g, s.workload.Client, keyOf(ds.Name), &appsv1.DaemonSet{})
 		g.Expect(now.Status.ObservedGeneration).To(Equal(now.Generation))
 		g.Expect(now.Status.NumberAvailable).To(And(BeNumerically(">", 0), Equal(now.Status.DesiredNumberScheduled)))
 	}, eventually, pace).Should(Succeed())
@@ -346,27 +343,11 @@ func (s *scene) startDrain(name, node string) {
 	}))
 }
 
-func (s *scene) maintenance(name string) *v1alpha1.NodeMaintenance {
-	s.Helper()
-	m := &v1alpha1.NodeMaintenance{}
-	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, m)).To(Succeed())
-	return m
-}
-
 func (s *scene) expectDrained(name string) {
 	s.Helper()
 	s.Eventually(func() bool {
-		return meta.IsStatusConditionTrue(s.maintenance(name).Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+		return meta.IsStatusConditionTrue(s.stored(name).Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	}, eventually, pace).Should(BeTrue())
-}
-
-// complete moves a NodeMaintenance to stage Complete.
-func (s *scene) complete(name string) {
-	s.Helper()
-	m := s.maintenance(name)
-	patch := client.MergeFrom(m.DeepCopy())
-	m.Spec.Stage = v1alpha1.StageComplete
-	s.Expect(s.workload.Client.Patch(s.Context(), m, patch)).To(Succeed())
 }
 
 // creations returns the requests with which the DaemonSet controller created Pods for a Node, including Pods that were deleted since.

@@ -90,8 +90,7 @@ func TestErrors(t *testing.T) {
 			s := all.sub(t)
 			machine := name + "-kubeconfig"
 			s.withMachines(machine)
-			secret := &corev1.Secret{}
-			s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: "c1-kubeconfig"}, secret)).To(Succeed())
+			secret := read(s, s.fleet.Client, client.ObjectKey{Namespace: namespace, Name: "c1-kubeconfig"}, &corev1.Secret{})
 			valid := fmt.Appendf(nil, `{"data":{"value":%q}}`, base64.StdEncoding.EncodeToString(secret.Data["value"]))
 			s.fleet.KillManager() // a connection that exists does not read the Secret
 			s.Expect(s.fleet.Client.Patch(s.Context(), secret, client.RawPatch(types.MergePatchType, []byte(tc.data)))).To(Succeed())
@@ -120,8 +119,7 @@ func (s *scene) expectFailure(machine, reason string, messages ...string) {
 // hideInfrastructure takes the right to read one group of objects of the infrastructure provider from our manager in the management cluster.
 func (s *scene) hideInfrastructure(group string) {
 	s.Helper()
-	role := &rbacv1.ClusterRole{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "capnm-test-infrastructure"}, role)).To(Succeed())
+	role := read(s, s.fleet.Client, client.ObjectKey{Name: "capnm-test-infrastructure"}, &rbacv1.ClusterRole{})
 	role.Rules[0].APIGroups = slices.DeleteFunc([]string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, func(g string) bool { return g == group })
 	s.Expect(s.fleet.Client.Update(s.Context(), role)).To(Succeed())
 }
@@ -176,7 +174,5 @@ func (s *scene) removeRight(without right) {
 		s.create(s.workload.Client, role)
 		return
 	}
-	before := role.DeepCopy()
-	role.Rules = rules
-	s.Expect(s.workload.Client.Patch(s.Context(), role, client.MergeFrom(before))).To(Succeed())
+	s.patch(s.workload.Client, role, func() { role.Rules = rules })
 }

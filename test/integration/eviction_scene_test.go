@@ -55,11 +55,8 @@ func budgetRequiring(app string, n int, changes ...func(*policyv1.PodDisruptionB
 // editBudget changes a PodDisruptionBudget.
 func (s *scene) editBudget(name string, change func(*policyv1.PodDisruptionBudget)) {
 	s.Helper()
-	pdb := &policyv1.PodDisruptionBudget{}
-	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), pdb)).To(Succeed())
-	before := pdb.DeepCopy()
-	change(pdb)
-	s.Expect(s.workload.Client.Patch(s.Context(), pdb, client.MergeFrom(before))).To(Succeed())
+	pdb := read(s, s.workload.Client, keyOf(name), &policyv1.PodDisruptionBudget{})
+	s.patch(s.workload.Client, pdb, func() { change(pdb) })
 }
 
 // makeUnready makes running Pods not ready.
@@ -81,8 +78,7 @@ func (s *scene) makeUnready(names ...string) {
 func (s *scene) expectHealthy(name string, healthy int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		pdb := &policyv1.PodDisruptionBudget{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), pdb)).To(Succeed())
+		pdb := read(g, s.workload.Client, keyOf(name), &policyv1.PodDisruptionBudget{})
 		g.Expect(pdb.Status.ObservedGeneration).To(Equal(pdb.Generation))
 		g.Expect(pdb.Status.CurrentHealthy).To(Equal(healthy))
 	}, soon, pace).Should(Succeed())
@@ -92,8 +88,7 @@ func (s *scene) expectHealthy(name string, healthy int32) {
 func (s *scene) expectWaits(pod *corev1.Pod, reason, message string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		e := &v1alpha1.Evacuation{}
-		g.Expect(s.workload.Client.Get(s.Context(), evacuationKey(pod), e)).To(Succeed())
+		e := read(g, s.workload.Client, evacuationKey(pod), &v1alpha1.Evacuation{})
 		evicting := ptr.Deref(meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting), metav1.Condition{})
 		g.Expect(evicting.Reason).To(Equal(reason), evicting.Message)
 		g.Expect(evicting.Message).To(ContainSubstring(message))

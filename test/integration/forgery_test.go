@@ -6,7 +6,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -53,8 +52,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Expect(s.pod(other.Name).UID).To(Equal(other.UID))
 	s.Expect(s.node("spare").Spec.Unschedulable).To(BeFalse())
 
-	taken := &v1alpha1.NodeMaintenance{}
-	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, taken)).To(Succeed())
+	taken := read(s, s.workload.Client, client.ObjectKey{Name: name}, &v1alpha1.NodeMaintenance{})
 	s.Expect(taken.Spec.Stage).To(Equal(v1alpha1.StageIdle))
 	s.deleteMaintenances(name)
 	s.expectGone(machine)
@@ -63,8 +61,7 @@ func (s *scene) drainsBesides(machine string, take func(name string)) {
 // namesOwner adds the annotations with which the manager names the Machine of a NodeMaintenance.
 func (s *scene) namesOwner(machine string) func(*v1alpha1.NodeMaintenance) {
 	s.Helper()
-	kubeSystem := &corev1.Namespace{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
+	kubeSystem := read(s, s.fleet.Client, client.ObjectKey{Name: metav1.NamespaceSystem}, &corev1.Namespace{})
 	node := s.node("spare").UID
 	return func(m *v1alpha1.NodeMaintenance) {
 		m.Annotations = map[string]string{

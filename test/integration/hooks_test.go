@@ -468,8 +468,7 @@ func (s *scene) poolWithoutMachines() {
 	pool.Status.NodeRefs = []corev1.ObjectReference{{Kind: "Node", Name: "spare"}}
 	s.Expect(s.fleet.Client.Status().Patch(s.Context(), pool, patch)).To(Succeed())
 	managed := func() *metav1.Condition {
-		policy := &v1alpha1.MachineDrainPolicy{}
-		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+		policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 		return meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicyMachinePoolsManaged)
 	}
 	s.Eventually(managed, soon, pace).Should(HaveField("Message", ContainSubstring("MachinePools: opaque.")))
@@ -513,8 +512,7 @@ func (s *scene) machineOf(deployment string) (name string) {
 
 func (s *scene) orphans() {
 	s.withNodes("left-behind", "left-behind-too", "not-ours")
-	kubeSystem := &corev1.Namespace{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: metav1.NamespaceSystem}, kubeSystem)).To(Succeed())
+	kubeSystem := read(s, s.fleet.Client, client.ObjectKey{Name: metav1.NamespaceSystem}, &corev1.Namespace{})
 	orphan := func(name string, node *corev1.Node, managementCluster string) *v1alpha1.NodeMaintenance {
 		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		return machinedrain.Maintenance(machinedrain.Request{ManagementCluster: managementCluster, Cluster: s.cluster.Key(), Machine: machine, Node: node})

@@ -5,7 +5,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
@@ -54,10 +53,7 @@ func (s *scene) nodesAreWatchedOnDemand() {
 	s.maintain(nm("again", cordoned, ofNodes("other")))
 	s.expectCordoned("other")
 	s.Eventually(s.watching("nodes"), soon, pace).Should(BeEquivalentTo(1))
-	node := s.node("other")
-	uncordoned := client.MergeFrom(node.DeepCopy())
-	node.Spec.Unschedulable = false
-	s.Expect(s.workload.Client.Patch(s.Context(), node, uncordoned)).To(Succeed())
+	s.setUnschedulable("other", false)
 	s.expectCordoned("other")
 	s.deleteMaintenances("again")
 }

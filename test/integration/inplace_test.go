@@ -213,8 +213,7 @@ func (s *scene) withUpdater() *updater {
 		Spec:       runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{URL: "https://127.0.0.1:" + strconv.Itoa(port), CABundle: s.fleet.Management.CAData()}},
 	})
 	s.Eventually(func(g Gomega) {
-		config := &runtimev1.ExtensionConfig{}
-		g.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKey{Name: "updater"}, config)).To(Succeed())
+		config := read(g, s.fleet.Client, client.ObjectKey{Name: "updater"}, &runtimev1.ExtensionConfig{})
 		g.Expect(config.Status.Handlers).To(HaveLen(3), "%v", config.Status.Conditions)
 	}, eventually, pace).Should(Succeed())
 	return u

@@ -148,8 +148,7 @@ func (s *scene) policyCRDDeleted() {
 // unservePolicies deletes the CRD of MachineDrainPolicies, and with it all policies, until serve creates it again.
 func (s *scene) unservePolicies() (serve func()) {
 	s.Helper()
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, crd)).To(Succeed())
+	crd := read(s, s.fleet.Client, client.ObjectKey{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, &apiextensionsv1.CustomResourceDefinition{})
 	s.Expect(s.fleet.Client.Delete(s.Context(), crd.DeepCopy())).To(Succeed())
 	return func() {
 		s.Helper()

@@ -231,8 +231,7 @@ func (s *scene) drainedBefore(machine string) {
 // deletePolicy deletes the policy that the Machines follow, and returns one like it.
 func (s *scene) deletePolicy() (same *v1alpha1.MachineDrainPolicy) {
 	s.Helper()
-	policy := &v1alpha1.MachineDrainPolicy{}
-	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 	s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
 	return &v1alpha1.MachineDrainPolicy{ObjectMeta: metaNamed(policy.Name, ""), Spec: policy.Spec}
 }

@@ -53,10 +53,7 @@ func TestDeletedMachines(t *testing.T) {
 		s.runOn("m2", "web", 2, deployment("web", 2), budget("web", 0))
 		s.deleteMachine("m2")
 		s.Eventually(func() string { return s.condition("m2").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
-		machine := s.machine("m2")
-		patch := client.MergeFrom(machine.DeepCopy())
-		machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
-		s.Expect(s.fleet.Client.Patch(s.Context(), machine, patch)).To(Succeed())
+		s.change("m2", func(machine *clusterv1.Machine) { machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1) })
 		s.expectGoneWithPods("m2")
 		s.Expect(s.evictions()).To(BeEmpty())
 		s.expectInvariants()
@@ -118,8 +115,7 @@ func TestDeletedMachines(t *testing.T) {
 	t.Run("M10: does not delay the deletion of a Cluster", func(t *testing.T) {
 		s := all.sub(t)
 		s.runOn("spare", "web", 2, deployment("web", 2), budget("web", 0))
-		cluster := &clusterv1.Cluster{}
-		s.Expect(s.fleet.Client.Get(s.Context(), s.cluster.Key(), cluster)).To(Succeed())
+		cluster := read(s, s.fleet.Client, s.cluster.Key(), &clusterv1.Cluster{})
 		s.Expect(s.fleet.Client.Delete(s.Context(), cluster)).To(Succeed())
 		s.Eventually(func() error { return s.fleet.Client.Get(s.Context(), s.cluster.Key(), cluster) }, eventually, pace).ShouldNot(Succeed())
 		s.Expect(s.evictions()).To(BeEmpty())

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -26,8 +25,7 @@ func TestMainJob(t *testing.T) {
 	t.Run("reports in the status of a policy which Machines follow it", func(t *testing.T) {
 		s := all.sub(t)
 		s.Eventually(func(g Gomega) {
-			policy := &v1alpha1.MachineDrainPolicy{}
-			g.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+			policy := read(g, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 			g.Expect(policy.Status.Clusters).To(BeEquivalentTo(1))
 			g.Expect(policy.Status.Machines).To(BeEquivalentTo(3))
 			g.Expect(policy.Status.ActiveDrains).To(BeZero())
@@ -86,11 +84,10 @@ func TestMainJob(t *testing.T) {
 		defer s.removeWorkloads()
 		s.runOn("m3", "left", 5, deployment("left", 5))
 		s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MachineSelector = notLabelled("unmanaged") })
-		machine := s.machine("m3")
-		patch := client.MergeFrom(machine.DeepCopy())
-		delete(machine.Annotations, v1alpha1.PreDrainHookAnnotation)
-		machine.Labels["unmanaged"] = "true"
-		s.Expect(s.fleet.Client.Patch(s.Context(), machine, patch)).To(Succeed())
+		s.change("m3", func(machine *clusterv1.Machine) {
+			delete(machine.Annotations, v1alpha1.PreDrainHookAnnotation)
+			machine.Labels["unmanaged"] = "true"
+		})
 		s.Eventually(func() map[string]string { return s.machine("m3").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		s.deleteMachine("m3")
 		s.expectGone("m3")

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -181,8 +180,7 @@ func (s *scene) expectBlockedAs(machine string, predicted predictedDrain, code i
 			case pod.Step == 0 || pod.Step > last || pod.Outcome != string(forecast.Evacuated):
 				g.Expect(evicted).NotTo(ContainElement(pod.Name))
 			case pod.WaitsFor != "":
-				e := &v1alpha1.Evacuation{}
-				g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: pod.Namespace, Name: pod.UID + "-" + pod.Name}, e)).To(Succeed())
+				e := read(g, s.workload.Client, client.ObjectKey{Namespace: pod.Namespace, Name: pod.UID + "-" + pod.Name}, &v1alpha1.Evacuation{})
 				g.Expect(e.Status.Message).To(ContainSubstring(pod.WaitsFor))
 				g.Expect(evicted).NotTo(ContainElement(pod.Name))
 			default:

@@ -235,21 +235,15 @@ func (s *scene) scale(name string, replicas int32) {
 
 func (s *scene) editDeployment(name string, change func(*clusterv1.MachineDeployment)) {
 	s.Helper()
-	deployment := &clusterv1.MachineDeployment{}
-	s.Expect(s.fleet.Client.Get(s.Context(), keyOf(name), deployment)).To(Succeed())
-	patch := client.MergeFrom(deployment.DeepCopy())
-	change(deployment)
-	s.Expect(s.fleet.Client.Patch(s.Context(), deployment, patch)).To(Succeed())
+	deployment := read(s, s.fleet.Client, keyOf(name), &clusterv1.MachineDeployment{})
+	s.patch(s.fleet.Client, deployment, func() { change(deployment) })
 }
 
 // setBudget changes a PodDisruptionBudget in place. Without one, all Pods could be evicted for a moment.
 func (s *scene) setBudget(app string, maxUnavailable int) {
 	s.Helper()
-	present := &policyv1.PodDisruptionBudget{}
-	s.Expect(s.workload.Client.Get(s.Context(), keyOf(app), present)).To(Succeed())
-	patch := client.MergeFrom(present.DeepCopy())
-	present.Spec = budget(app, maxUnavailable).Spec
-	s.Expect(s.workload.Client.Patch(s.Context(), present, patch)).To(Succeed())
+	present := read(s, s.workload.Client, keyOf(app), &policyv1.PodDisruptionBudget{})
+	s.patch(s.workload.Client, present, func() { present.Spec = budget(app, maxUnavailable).Spec })
 }
 
 func (s *scene) expectWaitingForTurn(machines ...string) {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"os"
 	"slices"
 	"testing"
@@ -119,6 +120,23 @@ func (s *scene) ensure(c client.Client, objects ...client.Object) {
 	}
 }
 
+// read gets an object.
+func read[T client.Object](g Gomega, c client.Client, key client.ObjectKey, object T) T {
+	if s, isScene := g.(*scene); isScene {
+		s.Helper()
+	}
+	g.Expect(c.Get(context.Background(), key, object)).To(Succeed())
+	return object
+}
+
+// patch changes an object.
+func (s *scene) patch(c client.Client, object client.Object, change func()) {
+	s.Helper()
+	before := object.DeepCopyObject().(client.Object)
+	change()
+	s.Expect(c.Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
+}
+
 // withMachines adds Machines and waits until they run and have our hook.
 func (s *scene) withMachines(names ...string) {
 	s.Helper()
@@ -143,16 +161,12 @@ func (s *scene) expectRunning(names ...string) {
 
 func (s *scene) machine(name string) *clusterv1.Machine {
 	s.Helper()
-	machine := &clusterv1.Machine{}
-	s.Expect(s.fleet.Client.Get(s.Context(), types.NamespacedName{Namespace: namespace, Name: name}, machine)).To(Succeed())
-	return machine
+	return read(s, s.fleet.Client, client.ObjectKey{Namespace: namespace, Name: name}, &clusterv1.Machine{})
 }
 
 func (s *scene) node(name string) *corev1.Node {
 	s.Helper()
-	node := &corev1.Node{}
-	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
-	return node
+	return read(s, s.workload.Client, client.ObjectKey{Name: name}, &corev1.Node{})
 }
 
 // isInitialized returns true if the Node is ready, and the taints with which it registered are removed. A Node may be ready, and its Machine
@@ -230,11 +244,8 @@ func (s *scene) condition(machine string) metav1.Condition {
 // setPolicy changes the policy that the Machines follow.
 func (s *scene) setPolicy(change func(*v1alpha1.MachineDrainPolicy)) {
 	s.Helper()
-	policy := &v1alpha1.MachineDrainPolicy{}
-	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
-	patch := client.MergeFrom(policy.DeepCopy())
-	change(policy)
-	s.Expect(s.fleet.Client.Patch(s.Context(), policy, patch)).To(Succeed())
+	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
+	s.patch(s.fleet.Client, policy, func() { change(policy) })
 }
 
 // runOn creates objects and waits until n Pods labelled app are ready on one Node. Meanwhile it cordons the other Nodes. If the scheduler has
@@ -285,9 +296,7 @@ func (s *scene) counted(app string, pods int) bool {
 func (s *scene) setUnschedulable(name string, unschedulable bool) {
 	s.Helper()
 	node := s.node(name)
-	patch := client.MergeFrom(node.DeepCopy())
-	node.Spec.Unschedulable = unschedulable
-	s.Expect(s.workload.Client.Patch(s.Context(), node, patch)).To(Succeed())
+	s.patch(s.workload.Client, node, func() { node.Spec.Unschedulable = unschedulable })
 }
 
 func (s *scene) podsOf(app string) []corev1.Pod {
@@ -342,8 +351,7 @@ func drainRule(name, app string, behavior clusterv1.MachineDrainRuleDrainBehavio
 func (s *scene) expectDisruptionsAllowed(app string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		pdb := &policyv1.PodDisruptionBudget{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(app), pdb)).To(Succeed())
+		pdb := read(g, s.workload.Client, keyOf(app), &policyv1.PodDisruptionBudget{})
 		g.Expect(pdb.Status.DisruptionsAllowed).To(Equal(n))
 	}, eventually, pace).Should(Succeed())
 }

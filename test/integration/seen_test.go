@@ -108,8 +108,7 @@ func pairs(labels []string) map[string]string {
 // longestWaits returns the blocked drains in the status of the policy.
 func (s *scene) longestWaits() []v1alpha1.DrainWait {
 	s.Helper()
-	policy := &v1alpha1.MachineDrainPolicy{}
-	s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
+	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 	return policy.Status.LongestWaits
 }
 

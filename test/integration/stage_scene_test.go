@@ -118,9 +118,7 @@ func (s *scene) annotate(pod *corev1.Pod, key, value string) {
 
 func (s *scene) pod(name string) *corev1.Pod {
 	s.Helper()
-	pod := &corev1.Pod{}
-	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), pod)).To(Succeed())
-	return pod
+	return read(s, s.workload.Client, keyOf(name), &corev1.Pod{})
 }
 
 // deletePods deletes Pods, as evacuators do, and waits until they are deleted.
@@ -173,9 +171,7 @@ func (s *scene) expectObserved(name string) {
 
 func (s *scene) stored(name string) *v1alpha1.NodeMaintenance {
 	s.Helper()
-	m := &v1alpha1.NodeMaintenance{}
-	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, m)).To(Succeed())
-	return m
+	return read(s, s.workload.Client, client.ObjectKey{Name: name}, &v1alpha1.NodeMaintenance{})
 }
 
 // deleteMaintenances deletes NodeMaintenances and waits until they are deleted.

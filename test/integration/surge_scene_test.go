@@ -46,8 +46,7 @@ func autoscaler(name string, lowest, highest int32) *autoscalingv2.HorizontalPod
 func (s *scene) expectMinReplicas(name string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		h := &autoscalingv2.HorizontalPodAutoscaler{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), h)).To(Succeed())
+		h := read(g, s.workload.Client, keyOf(name), &autoscalingv2.HorizontalPodAutoscaler{})
 		g.Expect(h.Spec.MinReplicas).To(HaveValue(Equal(n)))
 	}, eventually, pace).Should(Succeed())
 }
@@ -78,8 +77,7 @@ func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
 	}
 	for _, d := range deployments {
 		s.Eventually(func(g Gomega) {
-			now := &appsv1.Deployment{}
-			g.Expect(s.workload.Client.Get(s.Context(), keyOf(d.Name), now)).To(Succeed())
+			now := read(g, s.workload.Client, keyOf(d.Name), &appsv1.Deployment{})
 			g.Expect(now.Status.AvailableReplicas).To(Equal(*d.Spec.Replicas))
 		}, eventually, pace).Should(Succeed(), d.Name)
 	}
@@ -111,16 +109,14 @@ func (s *scene) applyAsGitOps(app string, replicas *int32) {
 
 func (s *scene) generation(name string) int64 {
 	s.Helper()
-	d := &appsv1.Deployment{}
-	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+	d := read(s, s.workload.Client, keyOf(name), &appsv1.Deployment{})
 	return d.Generation
 }
 
 func (s *scene) expectReplicas(name string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		d := &appsv1.Deployment{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		d := read(g, s.workload.Client, keyOf(name), &appsv1.Deployment{})
 		g.Expect(d.Spec.Replicas).To(HaveValue(Equal(n)))
 	}, eventually, pace).Should(Succeed())
 }
@@ -129,8 +125,7 @@ func (s *scene) expectReplicas(name string, n int32) {
 func (s *scene) expectScaledBack(name string, n int32) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		d := &appsv1.Deployment{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		d := read(g, s.workload.Client, keyOf(name), &appsv1.Deployment{})
 		g.Expect(d.Spec.Replicas).To(HaveValue(Equal(n)))
 		g.Expect(d.Annotations).NotTo(HaveKey(v1alpha1.SurgeAnnotation))
 		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))

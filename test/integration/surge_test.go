@@ -129,10 +129,10 @@ func (s *scene) labelledDeployments() {
 	}
 	last := deployment("labelled-last", 0)
 	s.create(s.workload.Client, last)
-	before := last.DeepCopy()
-	last.Labels = map[string]string{v1alpha1.SurgingLabel: ""}
-	last.Annotations = map[string]string{v1alpha1.SurgeAnnotation: fmt.Sprintf(record, last.UID)}
-	s.Expect(s.workload.Client.Patch(s.Context(), last, client.MergeFrom(before))).To(Succeed())
+	s.patch(s.workload.Client, last, func() {
+		last.Labels = map[string]string{v1alpha1.SurgingLabel: ""}
+		last.Annotations = map[string]string{v1alpha1.SurgeAnnotation: fmt.Sprintf(record, last.UID)}
+	})
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(last), last)).To(Succeed())
 		g.Expect(last.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))
@@ -173,8 +173,7 @@ func (s *scene) rolledBack() {
 	s.expectReplicas("undo", 2)
 	s.rollBack("undo", second)
 	s.Eventually(func(g Gomega) {
-		d := &appsv1.Deployment{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf("undo"), d)).To(Succeed())
+		d := read(g, s.workload.Client, keyOf("undo"), &appsv1.Deployment{})
 		g.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
 		g.Expect(d.Labels).NotTo(HaveKey(v1alpha1.SurgingLabel))
 	}, eventually, pace).Should(Succeed())
@@ -199,8 +198,7 @@ func (s *scene) replicaSetOf(deployment string) *appsv1.ReplicaSet {
 func (s *scene) expectRolledOut(name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
-		d := &appsv1.Deployment{}
-		g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+		d := read(g, s.workload.Client, keyOf(name), &appsv1.Deployment{})
 		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
 		g.Expect([]int32{d.Status.Replicas, d.Status.UpdatedReplicas, d.Status.AvailableReplicas}).To(HaveEach(*d.Spec.Replicas))
 		g.Expect(s.podsOf(name)).To(HaveLen(int(*d.Spec.Replicas)))
@@ -210,8 +208,7 @@ func (s *scene) expectRolledOut(name string) {
 // rollBack replaces the template and the annotations of a Deployment by those of a ReplicaSet, as `kubectl rollout undo` does.
 func (s *scene) rollBack(name string, to *appsv1.ReplicaSet) {
 	s.Helper()
-	d := &appsv1.Deployment{}
-	s.Expect(s.workload.Client.Get(s.Context(), keyOf(name), d)).To(Succeed())
+	d := read(s, s.workload.Client, keyOf(name), &appsv1.Deployment{})
 	annotations := map[string]string{}
 	for key, value := range to.Annotations {
 		if !strings.HasPrefix(key, "deployment.kubernetes.io/") {
@@ -406,7 +403,7 @@ func (s *scene) appliedSurge() {
 		s.create(s.workload.Client, surging(app, v1alpha1.SurgeIfSingleReplica, app+"-1"))
 		s.expectReplicas(app, 2) // no Node is left for the second replica: the surge does not end before the tool has applied the Deployment
 
-		s.Expect(meta.IsStatusConditionTrue(s.maintenance(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeTrue())
+		s.Expect(meta.IsStatusConditionTrue(s.stored(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeTrue())
 		for range 5 {
 			s.applyAsGitOps(app, during)
 		}
@@ -414,15 +411,14 @@ func (s *scene) appliedSurge() {
 			s.expectEventOn(app, surge.EventSuperseded, `Field manager "gitops" changed the number of replicas`) // E69
 			s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(string(surge.Edited)), ContainSubstring(`Field manager \"gitops\"`))))
 		} else {
-			d := &appsv1.Deployment{}
-			s.Expect(s.workload.Client.Get(s.Context(), keyOf(app), d)).To(Succeed())
+			d := read(s, s.workload.Client, keyOf(app), &appsv1.Deployment{})
 			s.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
 			s.Expect(d.Annotations).To(HaveKey(v1alpha1.SurgeAnnotation))
 			s.Expect(d.Labels).To(HaveKey(v1alpha1.SurgingLabel))
 		}
 		s.withNodes(app + "-2 pool=" + app)
 		s.expectDrained(app)
-		s.Expect(meta.FindStatusCondition(s.maintenance(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeNil())
+		s.Expect(meta.FindStatusCondition(s.stored(app).Status.Conditions, v1alpha1.NodeMaintenanceReconciling)).To(BeNil())
 		s.expectScaledBack(app, 1)
 		for range 5 {
 			s.applyAsGitOps(app, first)
@@ -468,7 +464,7 @@ func (s *scene) refusedSurge() {
 	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
 	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", 20*time.Second))
 	s.Eventually(func(g Gomega) { // the budget blocks the eviction, and the reason is still reported
-		blocked := s.maintenance("refused").Status.NodeStatuses[0].Blocked
+		blocked := s.stored("refused").Status.NodeStatuses[0].Blocked
 		g.Expect(blocked).To(ConsistOf(HaveField("Why", And(HavePrefix("Waiting for PodDisruptionBudget "), ContainSubstring("No surge: "), ContainSubstring(why)))))
 	}, soon, pace).Should(Succeed())
 	permit()

@@ -50,8 +50,7 @@ func (s *scene) withVolumes(names ...string) {
 	}
 	for _, name := range names {
 		s.Eventually(func(g Gomega) {
-			claim := &corev1.PersistentVolumeClaim{}
-			g.Expect(s.workload.Client.Get(s.Context(), keyOf(name), claim)).To(Succeed())
+			claim := read(g, s.workload.Client, keyOf(name), &corev1.PersistentVolumeClaim{})
 			g.Expect(claim.Status.Phase).To(Equal(corev1.ClaimBound))
 		}, eventually, pace).Should(Succeed())
 	}
@@ -99,9 +98,7 @@ func (s *scene) expectWaitsForVolumes(machine string, texts ...string) {
 func (s *scene) change(name string, change func(*clusterv1.Machine)) {
 	s.Helper()
 	machine := s.machine(name)
-	before := machine.DeepCopy()
-	change(machine)
-	s.Expect(s.fleet.Client.Patch(s.Context(), machine, client.MergeFrom(before))).To(Succeed())
+	s.patch(s.fleet.Client, machine, func() { change(machine) })
 }
 
 // released returns the request that removed our hook from a Machine. Its effect can be observed before it is in the audit log.
