@@ -206,14 +206,11 @@ func (r *Sweeper) machineOf(ctx context.Context, node workload.Request) (*cluste
 // observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains
 // the NodeMaintenances that the Node and the Evacuations belong to.
 func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, name string) (orphan.Observation, error) {
-	observed := orphan.Observation{Name: name, Node: &corev1.Node{}}
-	switch err := cached.Get(ctx, types.NamespacedName{Name: name}, observed.Node); {
-	case client.IgnoreNotFound(err) != nil:
-		return observed, errors.Wrapf(err, "getting Node %s", name)
-	case err != nil:
-		observed.Node = nil
+	node, err := workload.NodeNamed(ctx, cached, name)
+	if err != nil {
+		return orphan.Observation{}, err
 	}
-	var err error
+	observed := orphan.Observation{Name: name, Node: node}
 	if observed.Evacuations, err = evacuationsOn(ctx, cached, name); err != nil {
 		return observed, err
 	}
