@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -238,60 +237,51 @@ func (p *planOptions) planNodes(ctx context.Context, w *observe.Workload, t targ
 }
 
 // proposed reads the files of --rule and --policy.
-func (p *planOptions) proposed() (observe.Proposed, error) {
-	var proposed observe.Proposed
+func (p *planOptions) proposed() (proposed observe.Proposed, err error) {
 	for _, file := range p.ruleFiles {
-		if err := documents(file, "MachineDrainRule", func(document []byte) error {
-			rule := clusterv1.MachineDrainRule{}
-			err := yaml.UnmarshalStrict(document, &rule)
-			proposed.Rules = append(proposed.Rules, rule)
-			return err
-		}); err != nil {
+		if proposed.Rules, err = appendFrom(file, "MachineDrainRule", proposed.Rules); err != nil {
 			return proposed, usage{err}
 		}
 	}
 	for _, file := range p.policyFiles {
-		if err := documents(file, "MachineDrainPolicy", func(document []byte) error {
-			policy := v1alpha1.MachineDrainPolicy{}
-			err := yaml.UnmarshalStrict(document, &policy)
-			proposed.Policies = append(proposed.Policies, policy)
-			return err
-		}); err != nil {
+		if proposed.Policies, err = appendFrom(file, "MachineDrainPolicy", proposed.Policies); err != nil {
 			return proposed, usage{err}
 		}
 	}
 	return proposed, nil
 }
 
-// documents calls parse for each object of a YAML file, which must be of one kind.
-func documents(file, kind string, parse func([]byte) error) error {
+// appendFrom appends the objects of a YAML file, which must be of one kind.
+func appendFrom[T any](file, kind string, objects []T) ([]T, error) {
 	content, err := os.ReadFile(file) //nolint:gosec // the file that the user names
 	if err != nil {
-		return errors.Wrapf(err, "reading a %s", kind)
+		return nil, errors.Wrapf(err, "reading a %s", kind)
 	}
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for {
 		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return objects, nil
 		}
 		if err != nil {
-			return errors.Wrapf(err, "reading %s", file)
+			return nil, errors.Wrapf(err, "reading %s", file)
 		}
 		if len(bytes.TrimSpace(document)) == 0 {
 			continue
 		}
-		var object struct {
+		var typed struct {
 			Kind string `json:"kind"`
 		}
-		if err := yaml.Unmarshal(document, &object); err != nil {
-			return errors.Wrapf(err, "reading %s", file)
+		if err := yaml.Unmarshal(document, &typed); err != nil {
+			return nil, errors.Wrapf(err, "reading %s", file)
 		}
-		if object.Kind != kind {
-			return errors.Errorf("%s has an object of kind %q, expected %s", file, object.Kind, kind)
+		if typed.Kind != kind {
+			return nil, errors.Errorf("%s has an object of kind %q, expected %s", file, typed.Kind, kind)
 		}
-		if err := parse(document); err != nil {
-			return errors.Wrapf(err, "reading a %s from %s", kind, file)
+		var object T
+		if err := yaml.UnmarshalStrict(document, &object); err != nil {
+			return nil, errors.Wrapf(err, "reading a %s from %s", kind, file)
 		}
+		objects = append(objects, object)
 	}
 }

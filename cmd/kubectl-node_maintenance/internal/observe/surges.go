@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
@@ -44,13 +43,12 @@ func (w *Workload) readSurges(ctx context.Context, names []types.NamespacedName)
 	}
 	return each(ctx, missing, func(ctx context.Context, name types.NamespacedName) error {
 		o := surge.Observation{Deployment: &appsv1.Deployment{}}
-		err := w.Get(ctx, name, o.Deployment)
-		if apierrors.IsNotFound(err) {
-			w.keepSurge(name, surge.Observation{})
-			return nil
-		}
-		if read, err := w.tolerate(err, "get", "deployments.apps"); !read {
-			return errors.Wrapf(err, "getting Deployment %s of %s", name, w.Name)
+		exists, known, err := w.readOne(ctx, name, o.Deployment, "deployments.apps")
+		if !exists {
+			if known {
+				w.keepSurge(name, surge.Observation{})
+			}
+			return err
 		}
 		for _, autoscaler := range autoscalers[name.Namespace] {
 			if surge.Scales(&autoscaler, name.Name) {
@@ -76,16 +74,14 @@ func (w *Workload) claimsOf(ctx context.Context, deployment *appsv1.Deployment) 
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range surge.ClaimsOf(deployment.Spec.Template) {
 		claim := &corev1.PersistentVolumeClaim{}
-		err := w.Get(ctx, types.NamespacedName{Namespace: deployment.Namespace, Name: name}, claim)
-		if apierrors.IsNotFound(err) {
-			claim, err = nil, nil
-		}
-		read, err := w.tolerate(err, "get", "persistentvolumeclaims")
-		if err != nil {
-			return nil, errors.Wrapf(err, "getting PersistentVolumeClaim %s/%s of %s", deployment.Namespace, name, w.Name)
-		}
-		if read {
+		exists, known, err := w.readOne(ctx, types.NamespacedName{Namespace: deployment.Namespace, Name: name}, claim, "persistentvolumeclaims")
+		switch {
+		case err != nil:
+			return nil, err
+		case exists:
 			claims[name] = claim
+		case known:
+			claims[name] = nil
 		}
 	}
 	return claims, nil

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"strings"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +63,7 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 		return true, nil
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	if known, err := w.readOne(ctx, key, claim, "persistentvolumeclaims"); err != nil || !known {
+	if _, known, err := w.readOne(ctx, key, claim, "persistentvolumeclaims"); !known {
 		return false, err
 	}
 	name := claim.Spec.VolumeName
@@ -71,22 +72,23 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 		return true, nil
 	}
 	volume := &corev1.PersistentVolume{}
-	if known, err := w.readOne(ctx, types.NamespacedName{Name: name}, volume, "persistentvolumes"); err != nil || !known {
+	exists, known, err := w.readOne(ctx, types.NamespacedName{Name: name}, volume, "persistentvolumes")
+	if !known {
 		return false, err
 	}
 	facts.Volumes[name] = volumes.Volume{}
-	if volume.UID != "" {
+	if exists {
 		facts.Volumes[name], _ = volumes.VolumeOf(volume) // without names, the plan names what status.volumesAttached lists
 	}
 	return true, nil
 }
 
-// readOne reads an object. It stays empty if it does not exist. known is false if the user may not read it.
-func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (known bool, err error) {
+// readOne reads an object. known is false if the user may not read it, which is a gap, or if that fails.
+func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (exists, known bool, err error) {
 	err = w.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
-		return true, nil
+		return false, true, nil
 	}
 	known, err = w.tolerate(err, "get", resource)
-	return known, errors.Wrapf(err, "getting %s %s of %s", resource, key, w.Name)
+	return known, known, errors.Wrapf(err, "getting %s %s of %s", resource, strings.TrimPrefix(key.String(), "/"), w.Name)
 }

@@ -158,15 +158,12 @@ func (w *Workload) SomeNodes(ctx context.Context, names []string) map[string]*co
 // readNode reads a Node, nil if it does not exist. It has only its name if the user may not read it.
 func (w *Workload) readNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
-	err := w.Get(ctx, types.NamespacedName{Name: name}, node)
-	if apierrors.IsNotFound(err) {
+	exists, known, err := w.readOne(ctx, types.NamespacedName{Name: name}, node, "nodes")
+	if known && !exists {
 		return nil, nil
 	}
-	read, err := w.tolerate(err, "get", "nodes")
-	if !read {
-		node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	}
-	return node, errors.Wrapf(err, "getting Node %s of %s", name, w.Name)
+	node.Name = name // nothing else is known of one that may not be read
+	return node, err
 }
 
 // Nodes returns all Nodes, by name.
@@ -374,17 +371,13 @@ func (w *Workload) readSurroundings(ctx context.Context, pods []corev1.Pod) erro
 	}
 	return each(ctx, slices.Collect(maps.Keys(daemonSets)), func(ctx context.Context, uid types.UID) error {
 		set := metadata(appsv1.SchemeGroupVersion.WithKind("DaemonSet"))
-		err := w.Get(ctx, daemonSets[uid], set)
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		read, err := w.tolerate(err, "get", "daemonsets.apps")
-		if read {
+		_, known, err := w.readOne(ctx, daemonSets[uid], set, "daemonsets.apps")
+		if known {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.daemonSets[uid] = set.UID == uid
 		}
-		return errors.Wrapf(err, "getting DaemonSet %s of %s", daemonSets[uid], w.Name)
+		return err
 	})
 }
 
@@ -402,17 +395,13 @@ func (w *Workload) readNamespaces(ctx context.Context, names sets.Set[string]) e
 	}
 	return each(ctx, sets.List(names), func(ctx context.Context, name string) error {
 		namespace := metadata(kind)
-		err := w.Get(ctx, types.NamespacedName{Name: name}, namespace)
-		if apierrors.IsNotFound(err) {
-			return nil // deleted meanwhile: its labels are not known
-		}
-		read, err := w.tolerate(err, "get", "namespaces")
-		if read {
+		exists, _, err := w.readOne(ctx, types.NamespacedName{Name: name}, namespace, "namespaces")
+		if exists { // else it was deleted meanwhile, or may not be read: its labels are not known
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.namespaces[name] = namespace.Labels
 		}
-		return errors.Wrapf(err, "getting Namespace %s of %s", name, w.Name)
+		return err
 	})
 }
 

@@ -223,12 +223,7 @@ func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style termina
 	default:
 		t.line("There are no Machines and no NodeMaintenances.")
 	}
-	if len(s.Gaps) > 0 {
-		t.heading("NOT READ")
-		for _, gap := range s.Gaps {
-			t.line("  %s", gap)
-		}
-	}
+	t.gaps(s.Gaps)
 }
 
 func (t text) cluster(c *ClusterStatus, now time.Time) {
@@ -276,10 +271,15 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 		}
 		return
 	}
-	for i := 0; i < len(m.Blocked); {
-		first, names := m.Blocked[i], []string{}
-		for ; i < len(m.Blocked) && m.Blocked[i].Why == first.Why; i++ {
-			names = append(names, m.Blocked[i].Pod)
+	t.blocked(indent, m.Blocked, now)
+}
+
+// blocked writes one line for adjacent Pods with the same reason.
+func (t text) blocked(indent string, pods []BlockedPod, now time.Time) {
+	for i := 0; i < len(pods); {
+		first, names := pods[i], []string{}
+		for ; i < len(pods) && pods[i].Why == first.Why; i++ {
+			names = append(names, pods[i].Pod)
 		}
 		fmt.Fprint(t, indent)
 		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)

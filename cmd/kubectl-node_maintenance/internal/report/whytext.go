@@ -48,14 +48,19 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 		t.line("")
 		t.line("See: %s", link)
 	}
-	if len(y.Gaps) > 0 {
-		t.heading("NOT READ")
-		for _, gap := range y.Gaps {
-			t.line("  %s", gap)
-		}
-	}
+	t.gaps(y.Gaps)
 	t.line("")
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+y.Context+". Nothing was changed.", maxLine)))
+}
+
+// gaps writes what could not be read.
+func (t text) gaps(gaps []string) {
+	if len(gaps) > 0 {
+		t.heading("NOT READ")
+	}
+	for _, gap := range gaps {
+		t.line("  %s", gap)
+	}
 }
 
 func (t text) heading(title string) {
@@ -70,13 +75,7 @@ func (t text) maintenance(m *Maintenance, now time.Time) {
 		t.line("  Requested because: %s", m.Reason)
 	}
 	t.line("  %d Pods evacuating, %d pending, %d skipped", m.Evacuating, m.Pending, m.Skipped)
-	for i := 0; i < len(m.Blocked); {
-		first, names := m.Blocked[i], []string{}
-		for ; i < len(m.Blocked) && m.Blocked[i].Why == first.Why; i++ {
-			names = append(names, m.Blocked[i].Pod)
-		}
-		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)
-	}
+	t.blocked("", m.Blocked, now)
 }
 
 func (t text) pod(p *PodWhy, now time.Time) {
