@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -38,7 +38,7 @@ func drainByHook(ctx context.Context, a *arena, t target) (span, error) {
 // isReleased returns whether an event shows a Machine without our hook.
 func isReleased(event watch.Event) bool {
 	machine, ok := event.Object.(*clusterv1.Machine)
-	return ok && (event.Type == watch.Deleted || !isHeld(machine))
+	return ok && (event.Type == watch.Deleted || !machinedrain.HasHook(machine))
 }
 
 // manage makes our policy select Machines, and waits for the hooks.
@@ -67,7 +67,7 @@ func (a *arena) awaitHooks(ctx context.Context, count int) error {
 		}
 		held := 0
 		for i := range machines.Items {
-			if isHeld(&machines.Items[i]) {
+			if machinedrain.HasHook(&machines.Items[i]) {
 				held++
 			}
 		}
@@ -77,11 +77,6 @@ func (a *arena) awaitHooks(ctx context.Context, count int) error {
 		return err
 	}
 	return pause(ctx, calm) // Cluster API propagates labels to the Nodes
-}
-
-func isHeld(machine *clusterv1.Machine) bool {
-	_, held := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
-	return held
 }
 
 // ourSteps are the writes before the first eviction and after the end of the last Pod.

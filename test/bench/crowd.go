@@ -10,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
@@ -206,7 +207,7 @@ func (c *crowd) awaitMachines(ctx context.Context, count int) error {
 			return false, errors.Wrap(err, "listing Machines")
 		}
 		ready := len(slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool {
-			return m.Status.Phase != string(clusterv1.MachinePhaseRunning) || !isHeld(&m)
+			return m.Status.Phase != string(clusterv1.MachinePhaseRunning) || !machinedrain.HasHook(&m)
 		}))
 		if ready == count {
 			return true, nil

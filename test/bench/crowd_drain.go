@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/tenants"
@@ -166,7 +167,7 @@ func (c *crowd) awaitReleased(ctx context.Context, group []tenant) error {
 		err := poll(ctx, "for the release of Machine "+t.Name, func(ctx context.Context) (bool, error) {
 			machine := &clusterv1.Machine{}
 			err := c.Client.Get(ctx, objectKey{Namespace: t.Cluster.Key().Namespace, Name: t.Name}, machine)
-			return !isHeld(machine), errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", t.Name)
+			return !machinedrain.HasHook(machine), errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", t.Name)
 		})
 		if err != nil {
 			return err

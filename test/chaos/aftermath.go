@@ -220,7 +220,7 @@ func (r *run) wakeKubelets(ctx context.Context) error {
 		}
 		for i := range pods.Items {
 			pod := &pods.Items[i]
-			if pod.DeletionTimestamp == nil && (isReady(pod) || rules.Finished(pod)) {
+			if pod.DeletionTimestamp == nil && (rules.Ready(pod) || rules.Finished(pod)) {
 				continue
 			}
 			err := patch(ctx, r.workload.Client, pod, `{"metadata":{"annotations":{"test.capnm.dev/reconcile":""}}}`)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
@@ -152,7 +153,7 @@ func budgetsRespected(h *History) []string {
 	var found []string
 	for _, r := range all {
 		pod, exists := r.pod.versions.at(r.at - 1)
-		if !exists || !isReady(pod) || pod.Status.Phase != corev1.PodRunning || isOfDaemonSet(pod) {
+		if !exists || !rules.Ready(pod) || pod.Status.Phase != corev1.PodRunning || isOfDaemonSet(pod) {
 			continue
 		}
 		from := h.Workload.Clock.Before(r.Requested)
@@ -249,7 +250,7 @@ func replacementsAwaited(h *History) []string {
 	all := slices.DeleteFunc(h.carriedOut(), func(r removal) bool {
 		node, _ := r.pod.boundSince()
 		pod, exists := r.pod.versions.at(r.at - 1)
-		return limited[node] || !r.isEviction() || !exists || !isReady(pod) || isOfDaemonSet(pod) // a final eviction attempt does not wait
+		return limited[node] || !r.isEviction() || !exists || !rules.Ready(pod) || isOfDaemonSet(pod) // a final eviction attempt does not wait
 	})
 	var found []string
 	for name, versions := range budgets {
@@ -533,12 +534,6 @@ func surgesRestored(h *History) []string {
 		}
 	}
 	return found
-}
-
-func isReady(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func isOfDaemonSet(object client.Object) bool {

@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -42,7 +43,7 @@ func (h *History) allReleases() []release {
 	var all []release
 	for _, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
 		for i, version := range versions {
-			if i == 0 || !isHeld(versions[i-1]) || !version.exists || isHooked(version.object) {
+			if i == 0 || !isHeld(versions[i-1]) || !version.exists || machinedrain.HasHook(version.object) {
 				continue
 			}
 			each := release{machine: version.object.Name, before: versions[i-1].object, after: version}
@@ -348,7 +349,7 @@ func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 		if !isEarlier || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
 			continue
 		}
-		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(rounding))); exists && last.DeletionTimestamp != nil && isHooked(last) {
+		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(rounding))); exists && last.DeletionTimestamp != nil && machinedrain.HasHook(last) {
 			return other
 		}
 	}
@@ -394,14 +395,9 @@ func (l *limits) excuse(r release, end time.Time, not string) string {
 	return ""
 }
 
-func isHooked(m *clusterv1.Machine) bool {
-	_, hooked := m.Annotations[v1alpha1.PreDrainHookAnnotation]
-	return hooked
-}
-
 // isHeld returns whether the hook delays the deletion of a Machine.
 func isHeld(m stored[*clusterv1.Machine]) bool {
-	return m.exists && m.object.DeletionTimestamp != nil && isHooked(m.object)
+	return m.exists && m.object.DeletionTimestamp != nil && machinedrain.HasHook(m.object)
 }
 
 func isNotHeld(m stored[*clusterv1.Machine]) bool { return !isHeld(m) }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
@@ -263,7 +264,7 @@ func (r *run) loadRuns(ctx context.Context) error {
 	count := map[string]int32{}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if isReady(pod) || pod.Status.Phase == corev1.PodSucceeded || metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).Kind == "Job" {
+		if rules.Ready(pod) || pod.Status.Phase == corev1.PodSucceeded || metav1.GetControllerOf(pod) != nil && metav1.GetControllerOf(pod).Kind == "Job" {
 			count[pod.Labels["app"]]++
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
@@ -146,7 +147,7 @@ func (p *play) chooseMachine(ctx context.Context) error {
 	return p.await(ctx, "Node "+p.node+" has a Pod of each application", func(w *world) (bool, string) {
 		count := map[string]int{}
 		for _, pod := range w.podsOn(p.node) {
-			if pod.gone.IsZero() && isReady(pod.Pod) {
+			if pod.gone.IsZero() && rules.Ready(pod.Pod) {
 				count[pod.Labels[appLabel]]++
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // world is the observed state of both clusters. It keeps deleted objects.
@@ -74,7 +75,7 @@ func (w *world) sawPod(pod *corev1.Pod, deleted bool, now time.Time) {
 
 // counts returns whether the Pod is a web Pod that the budget counts as healthy.
 func (p *observedPod) counts() bool {
-	return p.Pod != nil && p.Labels[appLabel] == appWeb && p.gone.IsZero() && p.DeletionTimestamp == nil && isReady(p.Pod)
+	return p.Pod != nil && p.Labels[appLabel] == appWeb && p.gone.IsZero() && p.DeletionTimestamp == nil && rules.Ready(p.Pod)
 }
 
 func (w *world) sawMachine(machine *clusterv1.Machine, deleted bool, now time.Time) {
@@ -147,7 +148,7 @@ func (w *world) podsOn(node string) []*observedPod {
 func (w *world) ready(app string) int {
 	ready := 0
 	for _, pod := range w.pods {
-		if pod.Labels[appLabel] == app && pod.gone.IsZero() && pod.DeletionTimestamp == nil && isReady(pod.Pod) {
+		if pod.Labels[appLabel] == app && pod.gone.IsZero() && pod.DeletionTimestamp == nil && rules.Ready(pod.Pod) {
 			ready++
 		}
 	}
@@ -174,15 +175,6 @@ func (m *observedMachine) isRunning() bool {
 func isEvicted(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.DisruptionTarget && condition.Reason == "EvictionByEvictionAPI" {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
 			return condition.Status == corev1.ConditionTrue
 		}
 	}
