@@ -37,8 +37,6 @@ func TestPeers(t *testing.T) {
 		t.Skip("CAPNM_TEST_PEERS is not the number of runs")
 	}
 	all := newScene(t, fleet.Options{PodReadyDelay: time.Second, PodDeletionDelay: time.Second})
-	all.mayBeRefused("operators change budgets")
-	all.leavesToCore("it drains the Machines that no policy selects")
 	all.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
 		p.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{drainedBy: byUs}}
 	})
@@ -54,6 +52,7 @@ func TestPeers(t *testing.T) {
 				theirs, ours := all.drainAs(t, byCore, each), all.drainAs(t, byUs, each)
 				t.Logf("Cluster API: %s; this provider: %s", theirs, ours)
 				g := NewWithT(t)
+				g.Expect(ours.locked).To(BeFalse())
 				g.Expect(ours.least).To(BeNumerically(">=", theirs.least), "available Pods")
 				g.Expect(ours.took).To(BeNumerically("<=", theirs.took+longerThanCore))
 			})
@@ -61,10 +60,11 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// peerScene is what is on the Nodes of two Machines, and what other owners do while both are drained.
+// peerScene is what is on the Nodes of two Machines, and what other owners do while both are drained. It locks if neither drain ends without help.
 type peerScene struct {
-	name            string
-	prepare, during func(*scene, peer)
+	name    string
+	prepare func(*scene, peer)
+	during  func(*scene, peer) (locks bool)
 }
 
 // peer has the names in one drain of a scene.
@@ -74,18 +74,23 @@ type peer struct {
 }
 
 type outcome struct {
-	least int // available Pods labelled app
-	took  time.Duration
+	least  int // available Pods labelled app
+	took   time.Duration
+	locked bool
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%s, at least %d Pods available", o.took.Round(100*time.Millisecond), o.least)
+	return fmt.Sprintf("%s, at least %d Pods available, locked %t", o.took.Round(100*time.Millisecond), o.least, o.locked)
 }
 
 // drainAs plays the scene with two new Machines, and waits until they are gone.
 func (s *scene) drainAs(t *testing.T, drain string, played peerScene) outcome {
 	t.Helper()
 	s = s.sub(t)
+	s.mayBeRefused("operators change budgets")
+	if drain == byCore {
+		s.leavesToCore("no policy selects the Machines")
+	}
 	defer s.cleanUp()
 	app := fmt.Sprintf("peer-%d", time.Now().UnixMilli())
 	p := peer{app, []string{app + "-a", app + "-b"}}
@@ -107,13 +112,13 @@ func (s *scene) drainAs(t *testing.T, drain string, played peerScene) outcome {
 	for _, name := range p.nodes {
 		s.deleteMachine(name)
 	}
-	played.during(s, p)
+	locked := played.during(s, p)
 	for _, name := range p.nodes {
 		s.Eventually(func() bool { return s.isGone(name) }, eventually, pace).Should(BeTrue(), "the drain of %s by %s does not end", name, drain)
 	}
 	took := time.Since(began)
 	least, _ := available()
-	return outcome{least, took}
+	return outcome{least, took, locked}
 }
 
 // runsBudgeted runs six Pods, one of which may be disrupted at a time.
@@ -125,12 +130,13 @@ func runsBudgeted(s *scene, p peer) {
 }
 
 // replacesAfter replaces the budget after the first eviction, with a gap between the old one and the new one.
-func replacesAfter(gap time.Duration) func(*scene, peer) {
-	return func(s *scene, p peer) {
+func replacesAfter(gap time.Duration) func(*scene, peer) bool {
+	return func(s *scene, p peer) bool {
 		s.expectDisruptionsAllowed(p.app, 0)
 		s.Expect(s.workload.Client.Delete(s.Context(), budget(p.app, 1))).To(Succeed())
 		<-time.After(gap)
 		s.create(s.workload.Client, budget(p.app, 1))
+		return false
 	}
 }
 
@@ -151,22 +157,28 @@ func runsQuorums(required int) func(*scene, peer) {
 	}
 }
 
-// addsCapacity adds a Node when the first Machine is gone: nothing else can run the replacements.
-func addsCapacity(s *scene, p peer) {
-	drained := func() bool { return s.isGone(p.nodes[0]) || s.isGone(p.nodes[1]) }
-	s.Eventually(drained, eventually, pace).Should(BeTrue(), "each Node holds a budget that the other one needs")
+// lockTime is how long two drains that wait for each other are given.
+const lockTime = 2 * time.Minute
+
+// addsCapacity adds a Node when the first Machine is gone: nothing else can run the replacements. If each Node holds a budget that the other one
+// needs, it adds the Node after some time, and reports that.
+func addsCapacity(s *scene, p peer) (locks bool) {
+	err := InterceptGomegaFailure(func() {
+		Eventually(func() bool { return s.isGone(p.nodes[0]) || s.isGone(p.nodes[1]) }, lockTime, pace).Should(BeTrue())
+	})
 	addsNode(s, p)
+	return err != nil
 }
 
 // opensBudgets lets the budgets allow a disruption when both Nodes are cordoned.
-func opensBudgets(s *scene, p peer) {
+func opensBudgets(s *scene, p peer) bool {
 	for _, node := range p.nodes {
 		s.Eventually(func() bool { return s.node(node).Spec.Unschedulable }, eventually, pace).Should(BeTrue())
 	}
 	for i := range quorums {
 		s.editBudget(fmt.Sprintf("%s-%d", p.app, i), func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MinAvailable = ptr.To(intstr.FromInt(1)) })
 	}
-	addsCapacity(s, p)
+	return addsCapacity(s, p)
 }
 
 // runsManagers runs a Pod on each Node with a budget that never allows its disruption, and Pods of an application that needs it.
@@ -181,11 +193,12 @@ func runsManagers(s *scene, p peer) {
 }
 
 // deletesUnused deletes the budget of a Node when no Pod of the application is left there.
-func deletesUnused(s *scene, p peer) {
+func deletesUnused(s *scene, p peer) bool {
 	for _, node := range p.nodes {
 		s.Eventually(func() []corev1.Pod { return s.podsOf(p.app) }, eventually, pace).ShouldNot(ContainElement(HaveField("Spec.NodeName", node)))
 		s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring(node, 1))).To(Succeed())
 	}
+	return false
 }
 
 func addsNode(s *scene, p peer) { s.withNodes(p.app + "-c pool=" + p.app) }
