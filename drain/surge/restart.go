@@ -78,7 +78,7 @@ func (r *restart) present(waiting []Leaving) (present []Leaving) {
 			r.await(pod, Report{Message: r.restartingMessage()})
 		case rolls:
 			r.await(pod, Report{Message: rollout})
-		case r.continues(pod.Drains) || late && r.continues(r.Drains):
+		case r.repeats(pod, late):
 			r.refuse(pod, AlreadyRestarted, "Deployment "+nameOf(r.Deployment)+" was restarted before, and drains that had begun by then continue")
 		case r.continues(r.Drains):
 			message := "Deployment " + nameOf(r.Deployment) + " was restarted before: waiting until drains that had begun by then have ended."
@@ -165,6 +165,11 @@ func restartedAt(d *appsv1.Deployment) string {
 func (r *restart) continues(begun []time.Time) bool {
 	at, err := strconv.ParseInt(r.Deployment.Labels[v1alpha1.RestartedAt], 10, 64)
 	return err == nil && slices.ContainsFunc(begun, func(start time.Time) bool { return start.Unix() <= at })
+}
+
+// repeats reports whether the drain of the Pod had begun when the Deployment was restarted last, or waits for one that had too long.
+func (r *restart) repeats(pod Leaving, late bool) bool {
+	return r.continues(pod.Drains) || late && r.continues(r.Drains)
 }
 
 // rollsOut reports whether a rollout of the Deployment is in progress.

@@ -86,7 +86,7 @@ func (r *rolling) observe() {
 	r.world.observe()
 	r.deployment.Status.UpdatedReplicas = 0
 	for _, p := range r.pods {
-		r.deployment.Status.UpdatedReplicas += int32(asInt(r.present(p))) //nolint:gosec // 0 or 1
+		r.deployment.Status.UpdatedReplicas += int32(asInt(r.present(p)))
 	}
 	r.deployment.Status.Conditions = nil
 	if r.stuck {
@@ -185,6 +185,7 @@ func TestRestart(t *testing.T) {
 			r.step()
 		}, 1, surge.AlreadyRestarted},
 		{"E79: does not restart again for a new Pod on a Node that is drained", restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
+			t.Helper()
 			r.run(t)
 			r.drained(1, ago)
 			r.step()
@@ -198,6 +199,7 @@ func TestRestart(t *testing.T) {
 			}
 		}, 1, surge.NotAvailable},
 		{"E79: restarts again when the drains have ended that had begun before", restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
+			t.Helper()
 			r.run(t)
 			r.now = r.now.Add(time.Minute)
 			r.drained(1, r.now)
