@@ -94,7 +94,8 @@ func (s *scope) pollStage(reason string) time.Duration {
 // mayHaveStage reports whether a maintenance of the Machine may have been requested, or may exist.
 func (s *scope) mayHaveStage() bool {
 	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
-	return s.cluster.DeletionTimestamp.IsZero() && (requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance))
+	return s.cluster.DeletionTimestamp.IsZero() &&
+		(requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) || machinedrain.MayHaveMaintenance(s.machine))
 }
 
 // allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when

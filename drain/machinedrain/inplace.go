@@ -114,7 +114,7 @@ func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allow
 		return false, "The Machine is being deleted"
 	case !IsUpdatedInPlace(m):
 		return false, "The Machine has no annotation " + clusterv1.UpdateInProgressAnnotation + ": the update has completed or was withdrawn"
-	case !UpdateAllowed(m) && policy == nil && RequestedAt(m) != nil: // tools replace a policy by deleting and creating it
+	case !UpdateAllowed(m) && policy == nil && !isStaged(m) && RequestedAt(m) != nil: // tools replace a policy by deleting and creating it
 		return false, "Waiting for the end of the drain that was requested for the update: no MachineDrainPolicy selects the Machine any more"
 	case UpdateAllowed(m), required == "":
 		return true, ""
