@@ -113,8 +113,8 @@ type SharedEvacuationPolicy struct {
 	Surge SurgePolicy `json:"surge,omitempty"`
 
 	// surgeMethod says how Deployments surge. Scale adds replicas. Restart replaces all Pods of a Deployment, also those on other Nodes, by a
-	// rollout. It is for GitOps tools that restore the number of replicas. If several NodeMaintenances request a surge for a Pod, Scale takes
-	// precedence.
+	// rollout. It is for GitOps tools that restore the number of replicas. If several NodeMaintenances request a surge for the same Deployment,
+	// Scale takes precedence.
 	// +optional
 	// +default="Scale"
 	SurgeMethod SurgeMethod `json:"surgeMethod,omitempty"`

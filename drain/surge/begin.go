@@ -75,7 +75,7 @@ func begin(o Observation) Decision {
 	if len(waiting) == 0 {
 		return Decision{Reports: reports}
 	}
-	if slices.ContainsFunc(waiting, func(pod Leaving) bool { return pod.Restart }) {
+	if !slices.ContainsFunc(waiting, func(pod Leaving) bool { return !pod.Restart }) { // otherwise, Scale takes precedence
 		return beginRestart(o, waiting, reports)
 	}
 	if refusal, why := ineligible(o); refusal != "" {

@@ -68,7 +68,7 @@ func (r *restart) present(waiting []Leaving) (present []Leaving) {
 		replaced, late := pod.Restarted != restartedAt(r.Deployment), !r.Now.Before(pod.Deadline.Add(-lastMargin))
 		rolls := replaced || rollsOut(r.Deployment)
 		switch {
-		case !replaced && strings.HasPrefix(pod.Message, restarting(r.Deployment)): // its template is the present one again
+		case !replaced && r.wasRestarted(pod): // its template is the present one again
 			r.refuse(pod, RestartReverted, anotherActor+" changed the template of Deployment "+nameOf(r.Deployment)+" during the restart")
 		case rolls && failed != "":
 			r.refuse(pod, failed, why)
@@ -112,7 +112,14 @@ func (r *restart) begin(pods []Leaving) Decision {
 		}
 		return Decision{}
 	}
-	r.requeue(r.Now.Add(settleInterval)) // the Pods get reports then: a report before the write might be of a write that fails
+	r.requeue(r.Now.Add(settleInterval))
+	unreported := slices.DeleteFunc(slices.Clone(pods), func(pod Leaving) bool { return r.isReported(pod) })
+	for _, pod := range unreported { // before the write, so that it is known if another actor restores everything at once
+		r.await(pod, Report{Message: r.restartingMessage()})
+	}
+	if len(unreported) > 0 {
+		return Decision{}
+	}
 	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(r.Now.Unix(), 10)
 	d.Spec.Template.Annotations = with(d.Spec.Template.Annotations, at)
 	d.Labels = with(d.Labels, at)
@@ -151,6 +158,19 @@ func (r *restart) requeue(at time.Time) {
 
 // restarting is the beginning of restartingMessage, which does not change.
 func restarting(d *appsv1.Deployment) string { return "Restarting Deployment " + nameOf(d) + ": " }
+
+func (r *restart) isReported(pod Leaving) bool {
+	return strings.HasPrefix(pod.Message, restarting(r.Deployment))
+}
+
+// wasRestarted reports whether the Deployment was restarted for a Pod: it was reported to the Pod, and the label says so, or the writes have had enough
+// time. Another actor may restore the label, too.
+func (r *restart) wasRestarted(pod Leaving) bool {
+	return r.isReported(pod) && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
+}
+
+// restartTime is for how long a restart that was reported is tried. A write may fail because the Deployment has changed.
+const restartTime = 2 * settleInterval
 
 func (r *restart) restartingMessage() string {
 	return fmt.Sprintf("%sa rollout replaces all of its Pods (%s).", restarting(r.Deployment), text.Count(replicas(r.Deployment), "replica"))

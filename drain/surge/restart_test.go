@@ -160,30 +160,55 @@ func TestRestart(t *testing.T) {
 			d.OwnerReferences = []metav1.OwnerReference{{Kind: "App", Name: "web", Controller: ptr.To(true)}}
 		}).drained(1, ago), nil, 0, surge.Managed},
 		{"E79: refuses if an admission policy refuses the new Pod", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step() // reports
 			r.step()
 			r.deployment.Status.ObservedGeneration = r.deployment.Generation
 			r.deployment.Status.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", `pods "web" is forbidden: policy`, r.now)}
 			r.step()
 		}, 1, surge.ReplicaFailure},
 		{"E79: refuses when the rollout makes no progress", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step() // reports
 			r.step()
 			r.stuck = true
 			r.observe()
 			r.step()
 		}, 1, surge.NotAvailable},
 		{"E79: refuses when another actor restores the template", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step() // reports
 			r.step()
 			r.step()
 			r.revert()
 			r.observe()
 			r.step()
 		}, 1, surge.RestartReverted},
-		{"E79: refuses when another actor restores the template before the first report", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+		{"E79: refuses when another actor restores the template at once", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step() // reports
 			r.step()
 			r.revert()
 			r.observe()
 			r.step()
-		}, 1, surge.AlreadyRestarted},
+		}, 1, surge.RestartReverted},
+		{"E79: refuses when another actor replaces the whole Deployment each time", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			for range 20 {
+				d := r.step()
+				if d.Deployment != nil {
+					r.revert()
+					r.deployment.Labels = nil
+				}
+				r.observe()
+				if d.RequeueAt.After(r.now) {
+					r.now = d.RequeueAt
+				}
+			}
+		}, 1, surge.RestartReverted},
+		{"E79: lets a NodeMaintenance that scales take precedence", restarted(4).drained(2, ago), func(t *testing.T, r *rolling) {
+			t.Helper()
+			o := r.observed()
+			o.Leaving[0].Restart = false
+			if d := surge.Decide(o); len(d.Reports) > 0 || d.Deployment.Labels[v1alpha1.SurgingLabel] == "" {
+				t.Errorf("it does not scale: %v", d)
+			}
+		}, 0, surge.Interrupting},
 		{"E79: does not restart again for a new Pod on a Node that is drained", restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
 			t.Helper()
 			r.run(t)
@@ -191,6 +216,7 @@ func TestRestart(t *testing.T) {
 			r.step()
 		}, 1, surge.AlreadyRestarted},
 		{"E79: refuses in the end if it is not known whether the rollout makes progress", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step() // reports
 			r.step()
 			for range 100 {
 				if d := r.step(); d.RequeueAt.After(r.now) {
@@ -238,6 +264,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("it does not wait: %v", d)
 		}
 		r.evacuations[r.pods[1].UID].suspended = false
+		r.step()
 		if d := r.step(); d.Deployment == nil {
 			t.Fatalf("it does not begin: %v", d)
 		}
