@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -38,8 +40,10 @@ func TestStaticPods(t *testing.T) {
 		}}},
 	}
 
-	t.Run("S8, S9: a maintenance terminates the static Pod gracefully, after all other Pods", func(t *testing.T) {
+	t.Run("S8, S9: a maintenance terminates the static Pod gracefully, after all other Pods, and the agent reports why", func(t *testing.T) {
 		s := root.sub(t)
+		begin, err := s.workload.Audit().Mark()
+		s.Expect(err).NotTo(HaveOccurred())
 		s.run(node, realnode.NewPod("other", "2s"))
 		s.create(s.workload.Client, maintenance.DeepCopy())
 		s.awaitDrained("kernel")
@@ -47,6 +51,11 @@ func TestStaticPods(t *testing.T) {
 		s.expectOrder(node.Journal(), []string{"other"}, []string{"web"})
 		s.Expect(os.ReadFile(node.Disk(held))).To(Equal(written))
 		s.Expect(s.mirror("web-n1")).To(Satisfy(apierrors.IsNotFound))
+		events, err := s.workload.Audit().Since(begin)
+		s.Expect(err).NotTo(HaveOccurred())
+		reports := events.WithUserAgent("capnm-node-agent").Verb("patch").Resource("evacuations", "status").Succeeded()
+		s.Expect(reports).To(HaveLen(1))
+		s.Expect(string(reports[0].RequestObject)).To(ContainSubstring("NodeMaintenance kernel drains Node n1 (new kernel). The kubelet terminates the static Pod"))
 	})
 
 	t.Run("S11: the static Pods of a control plane keep running", func(t *testing.T) {
@@ -93,6 +102,11 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(os.ReadFile(node.Disk(node.Manifest("web")))).To(Equal(written))
 		s.Expect(node.Disk(held)).NotTo(BeAnExistingFile())
 		s.Expect(s.unschedulable("n1")).To(BeFalse())
+		s.Eventually(func(g Gomega) {
+			now := &corev1.Node{}
+			g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: "n1"}, now)).To(Succeed())
+			g.Expect(now.Annotations).NotTo(Or(HaveKey(v1alpha1.StaticPodTargetsAnnotation), HaveKey(v1alpha1.StaticPodCauseAnnotation)))
+		}, eventually, pace).Should(Succeed())
 	})
 
 	t.Run("S10: the static Pod runs after a boot that follows the maintenance", func(t *testing.T) {
@@ -100,6 +114,46 @@ func TestStaticPods(t *testing.T) {
 		node.CutPower()
 		s.Expect(node.Boot(s.Context())).To(Succeed())
 		s.awaitStarted(node, "web", started+2)
+	})
+
+	t.Run("E29, R40: both Pods of a DaemonSet that surges terminate, and one starts after the maintenance", func(t *testing.T) {
+		s := root.sub(t)
+		zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
+		surging := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "surging"}}
+		surging.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "surging"}}
+		surging.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: surging.Spec.Selector.MatchLabels}, Spec: realnode.NewPod("surging", "1s").Spec}
+		surging.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
+			Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &zero, MaxSurge: &one},
+		}
+		s.create(s.workload.Client, surging)
+		s.awaitStarted(node, "surging", 1)
+		patch := client.MergeFrom(surging.DeepCopy())
+		surging.Spec.MinReadySeconds = 3600 // the rollout stays in progress
+		surging.Spec.Template.Annotations = map[string]string{"revision": "2"}
+		s.Expect(s.workload.Client.Patch(s.Context(), surging, patch)).To(Succeed())
+		s.awaitStarted(node, "surging", 2)
+		s.Expect(node.Journal().Count("surging", "ended")).To(BeZero())
+
+		m := maintenance.DeepCopy()
+		m.Name = "surging"
+		m.Spec.DrainRules = append(m.Spec.DrainRules, v1alpha1.DrainRule{
+			Name: "static-pods", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{PodType: v1alpha1.PodTypeStatic}},
+		})
+		s.create(s.workload.Client, m)
+		s.awaitDrained(m.Name)
+		journal := node.Journal()
+		s.Expect([]int{journal.Count("surging", "SIGTERM"), journal.Count("surging", "ended"), journal.Count("surging", "started")}).To(Equal([]int{2, 2, 2}))
+
+		patch = client.MergeFrom(m.DeepCopy())
+		m.Spec.Stage = v1alpha1.StageComplete
+		s.Expect(s.workload.Client.Patch(s.Context(), m, patch)).To(Succeed())
+		s.awaitStarted(node, "surging", 3)
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(surging), surging)).To(Succeed())
+			g.Expect(surging.Status.ObservedGeneration).To(Equal(surging.Generation))
+			g.Expect([]int32{surging.Status.CurrentNumberScheduled, surging.Status.UpdatedNumberScheduled, surging.Status.NumberReady}).To(HaveEach(BeEquivalentTo(1)))
+		}, eventually, pace).Should(Succeed())
+		s.Expect(node.Journal().Count("surging", "started")).To(Equal(3), "the DaemonSet controller has settled")
 	})
 
 	t.Run("S14: both containers together take less than 30 MB", func(t *testing.T) {
