@@ -152,7 +152,7 @@ func runsQuorums(required int) func(*scene, peer) {
 				template.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: apart}}
 			}))
 			s.create(s.workload.Client, budgetRequiring(app, required))
-			s.expectDisruptionsAllowed(app, int32(2-required)) //nolint:gosec // 0 or 1
+			s.expectDisruptionsAllowed(app, int32(2-required))
 		}
 	}
 }
