@@ -12,6 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
 // TestMainJob deletes Machines whose Nodes run Pods, with Cluster API's core manager. Before that, the manager has nothing to do.
@@ -44,6 +45,8 @@ func TestMainJob(t *testing.T) {
 		s.expectInvariants()
 		s.expectCosts(20)
 		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
+		stops := s.audited().By(kwok.ProviderUser).Verb("patch").Resource("nodes").Named("", "m1").Where(contains(controlplane.KubeletLabel))
+		s.Expect(stops).To(HaveLen(1), "the provider stops the kubelet")
 	})
 
 	t.Run("M4: follows MachineDrainRules and labels: Skip, WaitCompleted and drain order", func(t *testing.T) {

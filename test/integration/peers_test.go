@@ -95,7 +95,7 @@ func (s *scene) drainAs(t *testing.T, drain string, played peerScene) outcome {
 	app := fmt.Sprintf("peer-%d", time.Now().UnixMilli())
 	p := peer{app, []string{app + "-a", app + "-b"}}
 	for _, name := range p.nodes {
-		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.MachineLabels(map[string]string{drainedBy: drain}))...)
+		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.With(func(m *clusterv1.Machine) { m.Labels[drainedBy] = drain }))...)
 	}
 	for _, name := range p.nodes {
 		s.Eventually(func(g Gomega) {

@@ -1,6 +1,7 @@
 package kwok
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -37,7 +38,7 @@ func ProviderID(cluster, machine string) string {
 func newNode(machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) *corev1.Node {
 	node := controlplane.NewNode(kwokMachine.Name)
 	node.Annotations = map[string]string{attachDetachAnnotation: "true"}
-	node.Labels[corev1.LabelTopologyZone] = zoneOf(machine, kwokMachine)
+	node.Labels[corev1.LabelTopologyZone] = cmp.Or(kwokMachine.Spec.Zone, zoneOf(kwokMachine.Name))
 	node.Spec.ProviderID = ProviderID(machine.Spec.ClusterName, kwokMachine.Name)
 	// Bootstrap providers add this taint, so that no Pod is scheduled before the Machine's labels are set.
 	node.Spec.Taints = []corev1.Taint{clusterv1.NodeUninitializedTaint}
@@ -62,15 +63,9 @@ func capacityOf(kwokMachine *infrav1.KwokMachine) corev1.ResourceList {
 	return capacity
 }
 
-func zoneOf(machine *clusterv1.Machine, kwokMachine *infrav1.KwokMachine) string {
-	switch {
-	case kwokMachine.Spec.Zone != "":
-		return kwokMachine.Spec.Zone
-	case machine.Spec.FailureDomain != "":
-		return machine.Spec.FailureDomain
-	}
+func zoneOf(name string) string {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(kwokMachine.Name)) // Write of a hash never fails.
+	_, _ = hash.Write([]byte(name)) // Write of a hash never fails.
 	return []string{"zone-a", "zone-b", "zone-c"}[hash.Sum32()%3]
 }
 

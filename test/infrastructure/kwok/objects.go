@@ -36,12 +36,6 @@ func (c Cluster) InNamespace(namespace string) Cluster {
 	return c
 }
 
-// WithVersion sets the Kubernetes version of the cluster's Machines.
-func (c Cluster) WithVersion(version string) Cluster {
-	c.version = version
-	return c
-}
-
 // WithExternalControlPlane gives the cluster a control plane that needs no Machines.
 func (c Cluster) WithExternalControlPlane() Cluster {
 	c.externalControlPlane = true
@@ -81,7 +75,7 @@ func (c Cluster) Machine(name string, changes ...Change) []client.Object {
 // ControlPlaneMachine returns a stand-alone control plane Machine and its KwokMachine. It does not
 // run the control plane, but Cluster API treats it as if it did.
 func (c Cluster) ControlPlaneMachine(name string, changes ...Change) []client.Object {
-	return c.Machine(name, append([]Change{MachineLabels(map[string]string{clusterv1.MachineControlPlaneLabel: ""})}, changes...)...)
+	return c.Machine(name, append([]Change{With(func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineControlPlaneLabel] = "" })}, changes...)...)
 }
 
 // MachineDeployment returns a MachineDeployment and its KwokMachineTemplate. Its Machines have a label

@@ -83,14 +83,6 @@ func (w *Workloads) Add(cluster client.ObjectKey, workload Workload) {
 	w.byCluster[cluster] = workload
 }
 
-// Remove removes a workload cluster, for example after its control plane has been stopped. The
-// provider then no longer waits for it when Machines are deleted.
-func (w *Workloads) Remove(cluster client.ObjectKey) {
-	w.lock.Lock()
-	defer w.lock.Unlock()
-	delete(w.byCluster, cluster)
-}
-
 // Find returns the workload cluster of a Cluster. It can be used as Options.Workload.
 func (w *Workloads) Find(cluster client.ObjectKey) (Workload, bool) {
 	w.lock.RLock()

@@ -25,7 +25,7 @@ type KwokMachineSpec struct {
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// zone of the Node. The default is the Machine's failure domain, or else a zone derived from the name.
+	// zone of the Node. The default is derived from the name.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
