@@ -10,55 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
-
-func TestEvictionIsAudited(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	cluster, client := withNode(t, Options{PodDeletionDelay: time.Second})
-	allowEviction(t, client, "evictor")
-	pod := podNamed(t, client, "app", nil)
-	g.Eventually(phaseOf(t, client, "app"), patience).Should(Equal(corev1.PodRunning))
-
-	config, err := cluster.ConfigFor("evictor")
-	g.Expect(err).NotTo(HaveOccurred())
-	config.UserAgent = "drainer/v1"
-	evictor := clientFor(t, config)
-	mark, err := cluster.Audit().Mark()
-	g.Expect(err).NotTo(HaveOccurred())
-	evict := func(uid *string) error {
-		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "default"}, DeleteOptions: &metav1.DeleteOptions{}}
-		if uid != nil {
-			eviction.DeleteOptions.Preconditions = metav1.NewUIDPreconditions(*uid)
-		}
-		return evictor.PolicyV1().Evictions("default").Evict(t.Context(), eviction)
-	}
-	stale, current := "00000000-0000-0000-0000-000000000000", string(pod.UID)
-	g.Expect(apierrors.IsConflict(evict(&stale))).To(BeTrue())
-	g.Expect(evict(&current)).To(Succeed())
-	g.Expect(evictor.CoreV1().Pods("default").Delete(t.Context(), "app", metav1.DeleteOptions{})).NotTo(Succeed())
-
-	events, err := cluster.Audit().Since(mark)
-	g.Expect(err).NotTo(HaveOccurred())
-	evictions := events.By("evictor").WithUserAgent("drainer/").Verb("create").Resource("pods", "eviction").Named("default", "app")
-	g.Expect(evictions).To(HaveLen(2), events.String())
-	g.Expect(evictions[0].UIDPrecondition()).To(BeEquivalentTo(stale))
-	g.Expect(evictions[1].UIDPrecondition()).To(Equal(pod.UID))
-	g.Expect(evictions.Failed(409)).To(Equal(evictions[:1]))
-	g.Expect(evictions.Succeeded()).To(Equal(evictions[1:]))
-	g.Expect(events.By("evictor").Verb("delete").Resource("pods").Failed(403).Names()).To(Equal([]string{"app"}))
-	g.Expect(events.NotBy("evictor").Resource("pods", "eviction")).To(BeEmpty())
-}
 
 func TestEventThatAKilledServerCutOff(t *testing.T) {
 	g := NewWithT(t)
@@ -139,20 +96,4 @@ func TestAuditHasNoLag(t *testing.T) {
 			}
 		})
 	}
-}
-
-func allowEviction(t *testing.T, client kubernetes.Interface, user string) {
-	t.Helper()
-	g := NewWithT(t)
-	_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "evict"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}}},
-	}, metav1.CreateOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "evict"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "evict"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}, metav1.CreateOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
 }

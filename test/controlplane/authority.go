@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // authority is the certificate authority of one cluster. It signs all of its certificates: those of
@@ -22,7 +24,7 @@ type authority struct {
 	pem  []byte
 }
 
-// lifetime of all certificates; a control plane lives for minutes.
+// lifetime of the certificates that it signs; a control plane lives for minutes.
 const lifetime = 7 * 24 * time.Hour
 
 func newAuthority(cluster string) (*authority, error) {
@@ -30,21 +32,11 @@ func newAuthority(cluster string) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	template, err := certificateTemplate(pkix.Name{CommonName: "controlplane CA of " + cluster})
-	if err != nil {
-		return nil, err
-	}
-	template.IsCA, template.BasicConstraintsValid = true, true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	cert, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: cluster + "-ca", NotBefore: validFrom()}, key)
 	if err != nil {
 		return nil, errors.Wrap(err, "signing a CA certificate")
 	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, errors.Wrap(err, "reading back a CA certificate")
-	}
-	return &authority{key: key, cert: cert, pem: encodePEM("CERTIFICATE", der)}, nil
+	return &authority{key: key, cert: cert, pem: encodePEM("CERTIFICATE", cert.Raw)}, nil
 }
 
 // signClient issues a client certificate for a user.
@@ -84,11 +76,8 @@ func (a *authority) sign(template *x509.Certificate) (certPEM, keyPEM []byte, er
 	if err != nil {
 		return nil, nil, errors.Wrapf(err, "signing a certificate for %q", template.Subject.CommonName)
 	}
-	keyPEM, err = encodeKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	return encodePEM("CERTIFICATE", der), keyPEM, nil
+	keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key)
+	return encodePEM("CERTIFICATE", der), keyPEM, err
 }
 
 func certificateTemplate(subject pkix.Name) (*x509.Certificate, error) {
@@ -99,23 +88,17 @@ func certificateTemplate(subject pkix.Name) (*x509.Certificate, error) {
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      subject,
-		// In the past, for clocks that are set back.
-		NotBefore: time.Now().Add(-24 * time.Hour),
-		NotAfter:  time.Now().Add(lifetime),
+		NotBefore:    validFrom(),
+		NotAfter:     time.Now().Add(lifetime),
 	}, nil
 }
+
+// validFrom is in the past, for clocks that are set back.
+func validFrom() time.Time { return time.Now().Add(-24 * time.Hour) }
 
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	return key, errors.Wrap(err, "generating a key")
-}
-
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, errors.Wrap(err, "encoding a key")
-	}
-	return encodePEM("PRIVATE KEY", der), nil
 }
 
 func encodePublicKey(key *ecdsa.PrivateKey) ([]byte, error) {

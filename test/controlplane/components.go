@@ -91,11 +91,6 @@ func (c *ControlPlane) hasExited(component Component) bool {
 	return process != nil && process.hasExited()
 }
 
-// ComponentLog returns the output of a running component.
-func (c *ControlPlane) ComponentLog(component Component) string {
-	return (&Process{spec: ProcessSpec{LogFile: c.logFile(string(component))}}).Log()
-}
-
 func (c *ControlPlane) takeComponent(component Component) (*Process, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // patience limits every wait for an expected condition.
@@ -56,24 +55,6 @@ func TestSeveralAtOnce(t *testing.T) {
 	g.Expect(clusters[0].Stop()).To(Succeed())
 	g.Expect(dir).NotTo(BeADirectory())
 	g.Expect(clusters[0].Stop()).To(Succeed(), "stopping twice")
-}
-
-func TestUsersHaveTheirRights(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	cluster := ForTest(t, Options{})
-
-	nobody, err := cluster.ConfigFor("unprivileged")
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = clientFor(t, nobody).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	g.Expect(err).To(MatchError(ContainSubstring(`User "unprivileged" cannot list resource "nodes"`)))
-
-	kubeconfig, err := cluster.KubeconfigFor("root", "system:masters")
-	g.Expect(err).NotTo(HaveOccurred())
-	root, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = clientFor(t, root).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
 }
 
 func TestComponentsStopAndStart(t *testing.T) {

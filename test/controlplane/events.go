@@ -128,11 +128,6 @@ func (es Events) By(users ...string) Events {
 	return es.Where(func(e Event) bool { return slices.Contains(users, e.User) })
 }
 
-// NotBy keeps the requests of all other users.
-func (es Events) NotBy(users ...string) Events {
-	return es.Where(func(e Event) bool { return !slices.Contains(users, e.User) })
-}
-
 // WithUserAgent keeps the requests whose user agent has this prefix.
 func (es Events) WithUserAgent(prefix string) Events {
 	return es.Where(func(e Event) bool { return strings.HasPrefix(e.UserAgent, prefix) })

@@ -22,7 +22,6 @@ func TestEventsAreNarrowedDown(t *testing.T) {
 	}{
 		{"By", events.By("a"), events[:2]},
 		{"By two", events.By("a", "b"), events},
-		{"NotBy", events.NotBy("a"), events[2:]},
 		{"WithUserAgent", events.WithUserAgent("kubectl/"), events[2:]},
 		{"Verb", events.Verb("delete", "list"), events[2:]},
 		{"Writes", events.Writes(), events[:3]},

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/pkg/errors"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // auditPolicy is the API server's audit policy.
@@ -58,7 +59,7 @@ func (c *ControlPlane) writeFiles() error {
 }
 
 func (c *ControlPlane) addKeys(files map[string][]byte) error {
-	caKey, err := encodeKey(c.authority.key)
+	caKey, err := keyutil.MarshalPrivateKeyToPEM(c.authority.key)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (c *ControlPlane) addKeys(files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	if files[c.path("pki", "service-accounts.key")], err = encodeKey(serviceAccounts); err != nil {
+	if files[c.path("pki", "service-accounts.key")], err = keyutil.MarshalPrivateKeyToPEM(serviceAccounts); err != nil {
 		return err
 	}
 	files[c.path("pki", "service-accounts.pub")], err = encodePublicKey(serviceAccounts)
