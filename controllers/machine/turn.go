@@ -9,6 +9,7 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -168,7 +169,8 @@ func reachability(ctx context.Context, remote client.Client, now time.Time) func
 		if most, err := mostUnreachable(); err != nil || !most {
 			return node, err
 		}
-		return &corev1.Node{}, nil
+		silent := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now)}
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{silent}}}, nil
 	}
 }
 

@@ -124,7 +124,7 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 // NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of one that takes no turns, and of one with a lost Node never
 // waits. A drain that has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && takesTurns(m) && !isLost(node, now)
+	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && takesTurns(m, node) && !isLost(node, now)
 	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
 	return isLimited && !drains && turnBegan(m) == nil
 }
@@ -232,7 +232,7 @@ func Contenders(
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; takesTurns(m) && IsDraining(m) {
+		if m := &all[i]; !isControlPlane(m) && IsDraining(m) {
 			requested = append(requested, m)
 		}
 	}
@@ -278,7 +278,7 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 func contends(m *clusterv1.Machine, observed ObservedDrain, now time.Time) bool {
 	hasNode := observed.Node != nil && !isLost(observed.Node, now)
 	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || turnBegan(m) != nil
-	return hasNode && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
+	return hasNode && takesTurns(m, observed.Node) && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
 }
 
 // latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold, and after
@@ -521,16 +521,19 @@ func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
 	return nodeselection.Limit(maxParallelDrains, workers)
 }
 
-// takesTurns reports whether maxParallelDrains may delay the drain of a Machine, and counts it.
-func takesTurns(m *clusterv1.Machine) bool { return !isControlPlane(m) && !isRemediated(m) }
+// takesTurns reports whether maxParallelDrains may delay the drain of a Machine with a Node, and counts it.
+func takesTurns(m *clusterv1.Machine, node *corev1.Node) bool {
+	return !isControlPlane(m) && !isRemediated(m, node)
+}
 
-// isRemediated reports whether a Machine is deleted because it is unhealthy: its MachineSet remediates it for a MachineHealthCheck, or a user has requested
-// that with the annotation of Cluster API. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a rollout, is not.
-func isRemediated(m *clusterv1.Machine) bool {
+// isRemediated reports whether a Machine is deleted because it is unhealthy: a user has requested that with the annotation of Cluster API, or its MachineSet
+// remediates it for a MachineHealthCheck. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a rollout, is not. If the Node is
+// unreachable, the network may have failed for all Nodes, and only isLost decides.
+func isRemediated(m *clusterv1.Machine, node *corev1.Node) bool {
 	_, isRequested := m.Annotations[clusterv1.RemediateMachineAnnotation]
 	owner := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineOwnerRemediatedCondition)
 	isDeletedForIt := owner != nil && owner.Status == metav1.ConditionFalse && owner.Reason == clusterv1.MachineSetMachineRemediationMachineDeletingReason
-	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt)
+	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt && !rules.Unreachable(node))
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {

@@ -410,6 +410,10 @@ func TestHasTurn(t *testing.T) {
 		{name: "M126: limits one that waited under another policy, which may be replaced", unlimited: true, recorded: "1,all/", want: true},
 		{name: "M126: does not stop its drain", unlimited: true, recorded: "1,all/", drains: true},
 		{name: "M131: does not limit a Machine that its MachineSet has deleted for a MachineHealthCheck", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason},
+		{
+			name: "M131: limits it while its Node is unreachable, maybe with all others", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason,
+			unreachable: 299 * time.Second, want: true,
+		},
 		{name: "M131: does not limit a deleted Machine whose remediation a user has requested", remediation: clusterv1.RemediateMachineAnnotation},
 		{name: "M131: limits the drain in place of such a Machine", remediation: clusterv1.RemediateMachineAnnotation, running: true, want: true},
 		{name: "M131: limits an unhealthy Machine whose remediation is deferred", remediation: clusterv1.MachineSetMachineRemediationDeferredReason, want: true},
@@ -443,10 +447,14 @@ func TestHasTurn(t *testing.T) {
 				m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageDrain)
 				machinedrain.RequestDrain(now)(&m)
 			}
-			if counts := len(machinedrain.RequestedDrains([]clusterv1.Machine{m})) == 1; counts == (test.controlPlane || test.remediation != "" && !test.want) {
-				t.Errorf("counts: %t", counts)
+			node := unreachableSince(now, test.unreachable)
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: node}, nil
+			})
+			if counts := len(contenders) == 1; err != nil || test.remediation != "" && counts != test.want {
+				t.Errorf("counts: %t, error %v", counts, err)
 			}
-			if got := machinedrain.NeedsTurn(&m, policy, unreachableSince(now, test.unreachable), present, now); got != test.want {
+			if got := machinedrain.NeedsTurn(&m, policy, node, present, now); got != test.want {
 				t.Errorf("NeedsTurn() = %t", got)
 			}
 		})
