@@ -131,7 +131,7 @@ func TestTrimBudget(t *testing.T) {
 		budget.Status.Conditions[0].Message = strings.Repeat("x", 32_000)
 		budget.Annotations, budget.Labels = map[string]string{"large": strings.Repeat("x", 200_000)}, map[string]string{"l": "1"}
 		budget.OwnerReferences, budget.Finalizers = make([]metav1.OwnerReference, 1000), make([]string, 1000)
-		budget.Status.Conditions = append(make([]metav1.Condition, 1000), kept.Status.Conditions...)
+		budget.Status.Conditions = append(make([]metav1.Condition, 1000), budget.Status.Conditions...)
 		trimmed, err := trimBudget(budget)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(trimmed).To(Equal(kept))
