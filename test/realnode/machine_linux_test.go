@@ -25,7 +25,7 @@ func TestMachineWithRealNode(t *testing.T) {
 	s.configureMore(map[string]string{"gpu.yaml": "{shutdownGracePeriod: 120s, shutdownGracePeriodCriticalPods: 20s}"})
 	node := s.node(realnode.Options{Name: "real", ProviderID: kwok.ProviderID("c1", "real")})
 	for _, name := range []string{"fake", "real"} {
-		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.MachineLabels(map[string]string{v1alpha1.ShutdownConfigLabel: "gpu"}))...)
+		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.With(func(m *clusterv1.Machine) { m.Labels[v1alpha1.ShutdownConfigLabel] = "gpu" }))...)
 	}
 	machine := func(g Gomega, name string) *clusterv1.Machine {
 		m := &clusterv1.Machine{}
