@@ -32,6 +32,9 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if !s.policySettles.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: s.policySettles, Former: machinedrain.LimitOf(s.machine, nil).Policy}, nil
 	}
+	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); !until.IsZero() {
+		return machinedrain.Turn{Limit: 1, Settles: until}, nil
+	}
 	machines, err := r.machinesIn(ctx, s.nameOfCluster())
 	if err != nil {
 		return machinedrain.Turn{}, err

@@ -368,6 +368,21 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
+// SettlesWithoutNodeRef returns until when a Machine without a nodeRef, whose Node was found by its provider ID, gets no turn. It counts for others only by
+// its NodeMaintenance, present, and so do the Machines without a nodeRef that were deleted with it: after clusterctl move, all of them. It is zero if the
+// Machine may get one.
+func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) time.Time {
+	since := now
+	if present != nil {
+		since = present.CreationTimestamp.Time
+	}
+	until := since.Add(settling)
+	if m.Status.NodeRef.IsDefined() || !now.Before(until) || until.Sub(now) > 2*settling { // the clock of the workload cluster is ahead
+		return time.Time{}
+	}
+	return until
+}
+
 // TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first. The order is the
 // same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but for obstacles, which the manager
 // keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request starts.

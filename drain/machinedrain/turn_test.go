@@ -385,6 +385,35 @@ func TestRemovedTimeout(t *testing.T) {
 	})
 }
 
+func TestSettlesWithoutNodeRef(t *testing.T) {
+	now := time.Now()
+	created := func(ago time.Duration) *v1alpha1.NodeMaintenance {
+		return &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-ago))}}
+	}
+	for _, tc := range []struct {
+		name    string
+		present *v1alpha1.NodeMaintenance
+		named   bool
+		waits   bool
+	}{
+		{"a Machine without a NodeMaintenance waits", nil, false, true},
+		{"one whose NodeMaintenance others may not have observed waits", created(time.Second), false, true},
+		{"one whose NodeMaintenance is older does not", created(2 * time.Second), false, false},
+		{"one whose workload cluster has a clock that is ahead does not", created(-time.Hour), false, false},
+		{"one with a nodeRef does not", nil, true, false},
+	} {
+		t.Run("M128: "+tc.name, func(t *testing.T) {
+			m := inDeletion("one")
+			if !tc.named {
+				m.Status.NodeRef.Name = ""
+			}
+			if got := machinedrain.SettlesWithoutNodeRef(&m, tc.present, now); got.IsZero() == tc.waits {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
 func TestHasTurn(t *testing.T) {
 	now := time.Now()
 	limited := func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) }
