@@ -110,6 +110,13 @@ type MachineDrainPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
+	// waitingNodes says what happens to the Nodes of Machines that wait because of maxParallelDrains. Cordon cordons them, so that no evicted Pod is
+	// scheduled to a Node that is drained next, except while no drain has made progress for a minute: a Pod may wait for a replica that needs one of
+	// these Nodes. Schedulable cordons each Node when its drain starts.
+	// +optional
+	// +default="Cordon"
+	WaitingNodes WaitingNodesPolicy `json:"waitingNodes,omitempty"`
+
 	// ignoredPreDrainHooks are pre-drain hooks of other owners that do not hold the drain of a deleted Machine: the names of the annotations
 	// after pre-drain.delete.hook.machine.cluster.x-k8s.io/. Every other pre-drain hook holds the drain until its owner removes it. Ignore the
 	// hook of a controller that waits for this drain itself.

@@ -389,6 +389,12 @@ type NodeMaintenanceSummary struct {
 	// +optional
 	PodsEvacuated int32 `json:"podsEvacuated,omitempty"`
 
+	// lastProgressTime is when a Pod that must be drained last terminated or completed, or an evacuator last reported progress. Until then, it is when
+	// the Pods were first observed. Reports are recorded at most every 30 s.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="lastProgressTime must be a time as in RFC 3339, from 1970 to 9998"
+	LastProgressTime *metav1.Time `json:"lastProgressTime,omitempty"`
+
 	// progress is the number of drained Nodes and of selected Nodes: "3/10".
 	// +optional
 	// +kubebuilder:validation:MaxLength=32

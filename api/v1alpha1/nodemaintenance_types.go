@@ -137,12 +137,12 @@ type DrainRule struct {
 	Pods []DrainRulePodSelector `json:"pods,omitempty"`
 }
 
-// WaitingNodesPolicy says what happens to the Nodes that wait because of maxParallelNodes.
+// WaitingNodesPolicy says what happens to the Nodes that wait because of maxParallelNodes or maxParallelDrains.
 // +kubebuilder:validation:Enum=Cordon;Schedulable
 type WaitingNodesPolicy string
 
 const (
-	// WaitingNodesCordon cordons all selected Nodes at once, so that no evicted Pod is scheduled to a Node that is drained later.
+	// WaitingNodesCordon cordons all of these Nodes at once, so that no evicted Pod is scheduled to a Node that is drained later.
 	WaitingNodesCordon WaitingNodesPolicy = "Cordon"
 	// WaitingNodesSchedulable cordons a Node when it starts to be drained, so that the other Nodes can take its Pods.
 	WaitingNodesSchedulable WaitingNodesPolicy = "Schedulable"
@@ -277,6 +277,11 @@ type NodeMaintenanceList struct {
 // Drains reports whether the NodeMaintenance drains Nodes: it is in stage Drain and is not being deleted, since deletion completes it.
 func (m *NodeMaintenance) Drains() bool {
 	return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero()
+}
+
+// StaysSchedulable reports whether the NodeMaintenance leaves its Node schedulable although it is in stage Cordon: its Machine waits for a turn.
+func (m *NodeMaintenance) StaysSchedulable() bool {
+	return m.Spec.Stage == StageCordon && m.Annotations[OwnerMachineAnnotation] != "" && m.Annotations[WaitingNodeAnnotation] == string(WaitingNodesSchedulable)
 }
 
 // HasEnded reports whether the NodeMaintenance was deleted and its manager has let it go: only finalizers of other actors keep it, and it does nothing.

@@ -70,6 +70,10 @@ const (
 	// drain rule that skips the Pods of DaemonSets. Without it, the manager restores the rule. Only managers may write it.
 	VolumesDetachedAnnotation = "maintenance.cluster.x-k8s.io/volumes-detached"
 
+	// WaitingNodeAnnotation on a NodeMaintenance in stage Cordon whose Machine waits for a turn: with the value Schedulable, the Node is not cordoned. The
+	// manager sets and removes it.
+	WaitingNodeAnnotation = "maintenance.cluster.x-k8s.io/waiting-node"
+
 	// MachineStageAnnotation on a Machine that is not being deleted requests a NodeMaintenance of its Node. The value is the stage: Idle,
 	// Cordon, Drain or Complete. When the annotation is removed, the NodeMaintenance is completed.
 	MachineStageAnnotation = "maintenance.cluster.x-k8s.io/stage"

@@ -176,6 +176,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	}
 	desired, problem, err := r.Maintenances.Desired(ctx, machinemaintenance.Request{
 		Cluster: s.cluster, Machine: s.machine, Policy: s.policy, Stage: stageAt(*s.Turn), For: purpose, DaemonSetPods: daemonSetPods,
+		Schedulable: s.keepsSchedulable(),
 	}, s.found, s.node)
 	switch {
 	case problem != nil: // what is gone was last looked at before

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -210,7 +211,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	hasInvalidRules, policyOf, counts := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.policyOf(ctx, s), reachability(ctx, s.client, s.now)
 	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
 		key := client.ObjectKeyFromObject(machine)
-		observed = machinedrain.ObservedDrain{Maintenance: draining[key]}
+		observed = machinedrain.ObservedDrain{Maintenance: draining[key], Progress: r.progressOf(s, machine, draining[key])}
 		node, name := &corev1.Node{}, machinedrain.NodeName(machine, cmp.Or(draining[key], waiting[key]))
 		if name == "" {
 			return observed, nil
@@ -232,6 +233,23 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		observed.IsBlocked, observed.IsBlockedAlone = r.isBlocked(machine, s.now), r.isBlockedAlone(machine, s.now)
 		return observed, nil
 	})
+}
+
+// progressOf returns the progress of the drain of a Machine, of which m is the NodeMaintenance, nil if it has none. While its volumes detach, it is not known
+// until they were observed.
+func (r *Reconciler) progressOf(s *scope, machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) machinedrain.Progress {
+	if m == nil {
+		return machinedrain.Progress{}
+	}
+	known := r.Clusters.ProgressOf(workload.Request{Cluster: s.clusterKey(), Object: client.ObjectKeyFromObject(m)}, m)
+	if !machinedrain.Drained(m) {
+		return known
+	}
+	last := r.volumeFacts.lastDetached(client.ObjectKeyFromObject(machine))
+	if last.IsZero() {
+		return machinedrain.Progress{}
+	}
+	return known.After(last)
 }
 
 // isBlocked reports whether this process has found for a moment that something prevents the drain of a Machine from beginning. The condition of the Machine
@@ -293,14 +311,26 @@ func stageAt(turn machinedrain.Turn) v1alpha1.NodeMaintenanceStage {
 	return v1alpha1.StageCordon
 }
 
+// keepsSchedulable reports whether the Node is not cordoned while the Machine waits for a turn. If no policy selects the Machine, maybe for a moment, that
+// stays as it is.
+func (s *scope) keepsSchedulable() bool {
+	if s.policy == nil && s.maintenance != nil {
+		return !s.Turn.Now() && s.maintenance.StaysSchedulable()
+	}
+	return s.Turn.KeepsSchedulable(s.machine, s.policy)
+}
+
 // awaitTurn waits until maxParallelDrains permits the drain.
 func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.Turn.Now() {
 		return outcome{}, nil
 	}
 	message := s.Turn.Message(s.cluster.Name) + ". The Node is cordoned"
+	if s.maintenance != nil && s.maintenance.StaysSchedulable() {
+		message = s.Turn.Message(s.cluster.Name) + ". The Node is schedulable until then, or until a drain makes progress (waitingNodes)"
+	}
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: message, at: s.now.Add(turnRetry)}
-	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest} {
+	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest, s.Turn.StallsAt} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at
 		}

@@ -95,7 +95,7 @@ func TestContenders(t *testing.T) {
 			precedes := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "0"}}
 			precedes.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"name": "two"}}
 			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cmp.Or(tc.rule, rule(metav1.LabelSelectorOpExists)), precedes).Build()
-			r := &Reconciler{Filter: "a", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
+			r := &Reconciler{Clusters: &workload.Clusters{}, Filter: "a", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "1")
 			}
@@ -253,7 +253,7 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 			Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
 		}
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
-		r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+		r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 		g.Expect(management.Create(t.Context(), policy)).To(Succeed())
@@ -292,7 +292,7 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
-			r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
 			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, now: now}
 			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
 			failed := &scope{machine: self, now: now.Add(-15 * time.Second)}
@@ -350,7 +350,7 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
-		r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
+		r := &Reconciler{Client: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
 		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
 			mapper := meta.NewDefaultRESTMapper(nil)

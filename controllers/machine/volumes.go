@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
@@ -95,6 +96,9 @@ func (r *Reconciler) awaitVolumes(ctx context.Context, s *scope) (outcome, error
 		return r.unreachable(ctx, s, err)
 	}
 	observeVolumes(s, decision)
+	if known {
+		r.volumeFacts.count(client.ObjectKeyFromObject(s.machine), decision.Count(), s.now)
+	}
 	if known && decision.Detached() {
 		s.volumesOver = true
 		return outcome{}, nil
@@ -219,6 +223,33 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 type volumeFacts struct {
 	mu        sync.Mutex
 	byMachine map[types.NamespacedName]volumes.Facts
+	attached  map[types.NamespacedName]attachedVolumes
+}
+
+// attachedVolumes is how many volumes a Machine waits for, and since when that has not become less: the time of the first observation, or of the last detach.
+type attachedVolumes struct {
+	count int
+	since time.Time
+}
+
+func (f *volumeFacts) count(machine types.NamespacedName, count int, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.attached == nil {
+		f.attached = map[types.NamespacedName]attachedVolumes{}
+	}
+	present := attachedVolumes{count: count, since: now}
+	if before, known := f.attached[machine]; known && count >= before.count {
+		present.since = before.since
+	}
+	f.attached[machine] = present
+}
+
+// lastDetached returns when the last volume of a Machine was detached as far as this process knows, zero if it has not observed the volumes.
+func (f *volumeFacts) lastDetached(machine types.NamespacedName) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.attached[machine].since
 }
 
 func (f *volumeFacts) of(machine types.NamespacedName) volumes.Facts {
@@ -257,6 +288,7 @@ func (f *volumeFacts) forget(machine types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.byMachine, machine)
+	delete(f.attached, machine)
 }
 
 // watchOwner returns the name of a Machine as an owner of drain watches.

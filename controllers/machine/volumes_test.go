@@ -3,7 +3,9 @@ package machine
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,4 +102,17 @@ func TestVolumeFacts(t *testing.T) { // M20, M23
 			t.Fatalf("after %d Pods, with one volume attached: waits for %v (cached: %d)", i, decision.Waiting, len(facts.of(machine).Volumes))
 		}
 	}
+}
+
+func TestAttachedVolumes(t *testing.T) {
+	t.Run("M132: a volume that was detached is progress, and one that was attached is not", func(t *testing.T) {
+		g, facts, machine := NewWithT(t), volumeFacts{}, types.NamespacedName{Namespace: "fleet", Name: "m"}
+		g.Expect(facts.lastDetached(machine)).To(BeZero(), "not observed")
+		for second, step := range []struct{ count, since int }{{3, 0}, {3, 0}, {2, 2}, {4, 2}, {4, 2}, {0, 5}} {
+			facts.count(machine, step.count, time.Unix(int64(second), 0))
+			g.Expect(facts.lastDetached(machine)).To(Equal(time.Unix(int64(step.since), 0)), "%d", second)
+		}
+		facts.forget(machine)
+		g.Expect(facts.lastDetached(machine)).To(BeZero())
+	})
 }

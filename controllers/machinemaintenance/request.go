@@ -34,6 +34,8 @@ type Request struct {
 	Policy  *v1alpha1.MachineDrainPolicy
 	Stage   v1alpha1.NodeMaintenanceStage
 	For     string // v1alpha1.RequestedForDeletion, RequestedForRollout or RequestedForStage
+	// Schedulable means that the Node is not cordoned in stage Cordon.
+	Schedulable bool
 	// DaemonSetPods is what the drain rules say about the Pods of DaemonSets.
 	DaemonSetPods v1alpha1.DaemonSetPodsPolicy
 }
@@ -62,7 +64,7 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 	return machinedrain.Maintenance(machinedrain.Request{
 		ManagementCluster: q.ManagementCluster, Cluster: client.ObjectKeyFromObject(r.Cluster), Machine: r.Machine, Node: node,
 		Name: found.Name, Present: found.Maintenance,
-		Policy: r.Policy, Rules: compiled.Rules, Stage: r.Stage, For: r.For,
+		Policy: r.Policy, Rules: compiled.Rules, Stage: r.Stage, For: r.For, Schedulable: r.Schedulable,
 	}), problem, nil
 }
 

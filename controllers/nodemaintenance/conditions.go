@@ -98,6 +98,8 @@ func reportCordoned(s *scope) {
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "")
 	case len(s.nodes) == 0:
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNoNodesSelected, nodeselection.NoNodeMessage)
+	case s.maintenance.StaysSchedulable():
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "The Node stays schedulable while its Machine waits for a turn")
 	case s.turns.Waiting.Len() > 0 && s.maintenance.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable:
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "Nodes that wait because of maxParallelNodes stay schedulable")
 	case len(s.cordonErrors) > 0:

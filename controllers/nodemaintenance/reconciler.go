@@ -130,6 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	err := r.reconcile(ctx, s)
 	if err != nil || s.suspended { // the Pods have not been evaluated
 		r.Clusters.WithdrawDrained(request)
+		r.Clusters.ForgetProgress(request)
 	}
 	refused := s.refusals.first()
 	if refused != nil {
@@ -190,7 +191,11 @@ func (r *Reconciler) steps(s *scope) []step {
 			r.confirm, r.report, r.updateNodeConditions, r.reportRefused,
 		}
 	case v1alpha1.StageCordon:
-		return []step{r.addFinalizer, r.listNodes, r.cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused}
+		cordon := r.cordon
+		if s.maintenance.StaysSchedulable() {
+			cordon = r.uncordon
+		}
+		return []step{r.addFinalizer, r.listNodes, cordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.reportRefused}
 	default:
 		return []step{r.report, r.updateNodeConditions, r.reportRefused}
 	}
@@ -233,6 +238,7 @@ func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)
 	r.Clusters.WithdrawDrained(s.request)
+	r.Clusters.ForgetProgress(s.request)
 	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return r.setNodeConditions(ctx, s)
 }

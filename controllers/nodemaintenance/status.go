@@ -42,6 +42,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	m.Status.ObservedGeneration = m.Generation
 	startStages(m, s.now)
 	reportNodes(s)
+	r.reportProgress(s)
 	if err := r.reportConditions(ctx, s); err != nil {
 		return false, err
 	}
@@ -66,6 +67,42 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	s.before = changed
 	s.maintenance.ResourceVersion = changed.ResourceVersion
 	return true, nil
+}
+
+// reportProgress sets when the drain last made progress, and tells it the machine controller.
+func (r *Reconciler) reportProgress(s *scope) {
+	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || s.drain == nil {
+		r.Clusters.ForgetProgress(s.request)
+		return
+	}
+	var pods []progress.Pod
+	for _, node := range s.nodes {
+		for _, pod := range s.drain.pods[node.Name] {
+			pods = append(pods, progress.Pod{
+				Finished: pod.Planned.Finished, Stays: pod.Planned.Stays(s.maintenance.Name), Deletion: pod.object.DeletionTimestamp,
+			})
+		}
+	}
+	known, summary := r.Clusters.ProgressOf(s.request, s.maintenance), &s.maintenance.Status.Summary
+	present := known
+	present.Left, present.OnlyTerminates = progress.Left(pods, s.now)
+	summary.LastProgressTime = progress.LastProgress(s.before.Status.Summary, *summary, progress.Observed{
+		Before: known.Last, Gone: present.Left < known.Left, Reported: s.reported(),
+	}, s.now)
+	present.Last = summary.LastProgressTime.Time
+	r.Clusters.ObserveProgress(s.request, s.maintenance, present, s.now)
+}
+
+// reported returns when an evacuator of a Pod on the Nodes last reported progress, zero if none has.
+func (s *scope) reported() (last time.Time) {
+	for _, pods := range s.drain.pods {
+		for _, pod := range pods {
+			if e := pod.evacuation; e != nil && e.Status.EvacuationProgressTimestamp != nil && e.Status.EvacuationProgressTimestamp.After(last) {
+				last = e.Status.EvacuationProgressTimestamp.Time
+			}
+		}
+	}
+	return last
 }
 
 // confirm tells the machine controller whether this process has found the Nodes to be drained. A Node that could not be cordoned is not: its next Pod

@@ -46,6 +46,8 @@ type Clusters struct {
 
 	confirmed confirmations // see ConfirmDrained
 
+	progresses progresses // see ObserveProgress
+
 	mu          sync.RWMutex // reconciliations of all workload clusters read what it protects, and rarely change it
 	watches     map[types.NamespacedName]*connectedWatch
 	budgets     map[types.NamespacedName]*observedBudgets // of watches that were stopped, see keepBudgets
@@ -391,7 +393,9 @@ func (c *Clusters) dropBudgets(cluster types.NamespacedName) {
 }
 
 func (c *Clusters) stopWatch(cluster types.NamespacedName) {
-	c.confirmed.remove(func(request Request) bool { return request.Cluster == cluster })
+	ofCluster := func(request Request) bool { return request.Cluster == cluster }
+	c.confirmed.remove(ofCluster)
+	c.progresses.remove(ofCluster)
 	if watch := c.watches[cluster]; watch != nil {
 		watch.stop()
 		delete(c.watches, cluster)

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 func TestConfirmDrained(t *testing.T) {
@@ -40,5 +42,29 @@ func TestConfirmDrained(t *testing.T) {
 		c.ConfirmDrained(request, m, "node", nil)
 		c.Disconnect(cluster)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
+	})
+}
+
+func TestObserveProgress(t *testing.T) {
+	t.Run("M132, M133: progress is known only since this process has evaluated the Pods, and until their watch ends", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
+		request := Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}
+		c := NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
+		m, first := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1"}}, time.Unix(1000, 0)
+		g.Expect(c.ProgressOf(request, m)).To(BeZero())
+
+		c.ObserveProgress(request, m, machinedrain.Progress{Last: first, Left: 2}, first)
+		c.ObserveProgress(request, m, machinedrain.Progress{Last: first.Add(time.Second), Left: 1}, first.Add(time.Minute))
+		g.Expect(c.ProgressOf(request, m)).To(Equal(machinedrain.Progress{Last: first.Add(time.Second), Left: 1, Observed: first}))
+		recreated := m.DeepCopy()
+		recreated.UID = "2"
+		g.Expect(c.ProgressOf(request, recreated)).To(BeZero())
+
+		c.ForgetProgress(request)
+		g.Expect(c.ProgressOf(request, m)).To(BeZero())
+		c.ObserveProgress(request, m, machinedrain.Progress{Last: first}, first)
+		c.Disconnect(cluster)
+		g.Expect(c.ProgressOf(request, m)).To(BeZero())
 	})
 }

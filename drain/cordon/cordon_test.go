@@ -92,6 +92,7 @@ func TestHolds(t *testing.T) {
 		deleted *metav1.Time
 		machine string
 		ended   bool
+		waits   bool
 		want    bool
 	}{
 		{name: "R12: one that has ended and that a finalizer of another owner keeps does not", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", ended: true},
@@ -101,6 +102,9 @@ func TestHolds(t *testing.T) {
 		{name: "R16: Complete doesn't", stage: v1alpha1.StageComplete},
 		{name: "R12: one that is being deleted completes", stage: v1alpha1.StageDrain, deleted: &deleted},
 		{name: "R12: holds the Node of a Machine while its NodeMaintenance is recreated", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", want: true},
+		{name: "M132: leaves the Node of a Machine schedulable that waits for a turn", stage: v1alpha1.StageCordon, machine: "default/m1", waits: true},
+		{name: "M132: holds it when the drain begins", stage: v1alpha1.StageDrain, machine: "default/m1", waits: true, want: true},
+		{name: "M132: holds the Nodes of a user, whose annotation means nothing", stage: v1alpha1.StageCordon, waits: true, want: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: tc.stage}}
@@ -110,6 +114,9 @@ func TestHolds(t *testing.T) {
 			}
 			if tc.machine != "" {
 				m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: tc.machine}
+			}
+			if tc.waits {
+				metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.WaitingNodeAnnotation, string(v1alpha1.WaitingNodesSchedulable))
 			}
 			if got := cordon.Holds(m); got != tc.want {
 				t.Errorf("Holds is %t, want %t", got, tc.want)

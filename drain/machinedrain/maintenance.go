@@ -36,6 +36,8 @@ type Request struct {
 	Stage v1alpha1.NodeMaintenanceStage
 	// For is the purpose of the NodeMaintenance. It defaults to RequestedForDeletion.
 	For string
+	// Schedulable means that the Node is not cordoned in stage Cordon, see Turn.KeepsSchedulable.
+	Schedulable bool
 }
 
 // reasons are the values of spec.reason, by purpose; %s is the Machine.
@@ -78,6 +80,9 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	m.Spec.DrainPlan, m.Spec.DrainPlanDefaults = drainPlan(r.Policy)
 	if DrainsDaemonSets(r.Policy) && !slices.ContainsFunc(r.Rules, isDaemonSetRule) { // see DaemonSetPods
 		m.Annotations[v1alpha1.VolumesDetachedAnnotation] = "true"
+	}
+	if r.Schedulable {
+		m.Annotations[v1alpha1.WaitingNodeAnnotation] = string(v1alpha1.WaitingNodesSchedulable)
 	}
 	hasEnded := recorded(r.Machine, v1alpha1.DrainEndedAnnotation) != nil // if it continues, it has another start
 	start := recorded(r.Machine, v1alpha1.DrainStartedAnnotation)
@@ -136,10 +141,14 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 		metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.RequestedForAnnotation, purpose)
 		present.Spec.Reason, changed = desired.Spec.Reason, true
 	}
-	if detached := desired.Annotations[v1alpha1.VolumesDetachedAnnotation]; present.Annotations[v1alpha1.VolumesDetachedAnnotation] != detached {
+	for _, annotation := range []string{v1alpha1.VolumesDetachedAnnotation, v1alpha1.WaitingNodeAnnotation} {
+		value := desired.Annotations[annotation]
+		if present.Annotations[annotation] == value {
+			continue
+		}
 		changed = true
-		if metav1.SetMetaDataAnnotation(&present.ObjectMeta, v1alpha1.VolumesDetachedAnnotation, detached); detached == "" {
-			delete(present.Annotations, v1alpha1.VolumesDetachedAnnotation)
+		if metav1.SetMetaDataAnnotation(&present.ObjectMeta, annotation, value); value == "" {
+			delete(present.Annotations, annotation)
 		}
 	}
 	if updateStart(present, desired) {

@@ -75,6 +75,26 @@ func TestUpdateOfParallelNodes(t *testing.T) {
 	})
 }
 
+func TestUpdateOfWaitingNode(t *testing.T) {
+	t.Run("M132: the Node of a Machine that waits for a turn becomes schedulable and is cordoned again", func(t *testing.T) {
+		g, machine := NewWithT(t), &clusterv1.Machine{}
+		of := func(stage v1alpha1.NodeMaintenanceStage, schedulable bool) *v1alpha1.NodeMaintenance {
+			return machinedrain.Maintenance(machinedrain.Request{Machine: machine, Node: &corev1.Node{}, Stage: stage, Schedulable: schedulable})
+		}
+		present := of(v1alpha1.StageCordon, false)
+		g.Expect(present.StaysSchedulable()).To(BeFalse())
+		for _, schedulable := range []bool{true, false, true} {
+			g.Expect(machinedrain.Update(present, of(v1alpha1.StageCordon, schedulable))).To(BeTrue())
+			g.Expect(present.StaysSchedulable()).To(Equal(schedulable))
+			g.Expect(machinedrain.Update(present, of(v1alpha1.StageCordon, schedulable))).To(BeFalse())
+		}
+		present.Spec.Stage = v1alpha1.StageDrain
+		g.Expect(present.StaysSchedulable()).To(BeFalse())
+		g.Expect(machinedrain.Update(present, of(v1alpha1.StageDrain, false))).To(BeTrue())
+		g.Expect(present.Annotations).NotTo(HaveKey(v1alpha1.WaitingNodeAnnotation))
+	})
+}
+
 func TestMaintenanceReason(t *testing.T) {
 	g := NewWithT(t)
 	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageReasonAnnotation: "new disk"}}}

@@ -31,8 +31,9 @@ type Contender struct {
 	Resumed time.Time
 	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses, unless it is held.
 	Draining bool
-	// Began is the start of the drain, if Draining is true.
-	Began time.Time
+	// Began is the start of the drain, and Progress is how it makes progress, if Draining is true.
+	Began    time.Time
+	Progress Progress
 	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
 	// Obstacle is what keeps the drain from beginning if maxParallelDrains permits it.
@@ -178,8 +179,9 @@ func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
 type ObservedDrain struct {
 	// Node of the Machine, nil if it does not exist.
 	Node *corev1.Node
-	// Maintenance is its NodeMaintenance in stage Drain, or nil.
+	// Maintenance is its NodeMaintenance in stage Drain, or nil, and Progress is that of its drain.
 	Maintenance *v1alpha1.NodeMaintenance
+	Progress    Progress
 	// Policy is the one that the Machine follows, nil if it follows none, or if it is not known which.
 	Policy *v1alpha1.MachineDrainPolicy
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
@@ -266,6 +268,7 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 	c.Policy, c.Obstacle = LimitOf(m, observed.Policy).Policy, ObstacleOf(m, observed)
 	if drain := observed.Maintenance; drain != nil && !WasHeldByHooks(m) {
 		c.Draining, c.Began = true, DrainBegan(drain)
+		c.Progress = observed.Progress.After(c.Began)
 	} else if began := turnBegan(m); began != nil { // its NodeMaintenance is recreated or resumed
 		c.Draining, c.Began = true, *began
 	}
@@ -317,6 +320,10 @@ type Turn struct {
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
 	Former string
+	// Stalled means that none of the drains in progress has made progress for StallPeriod, and StallsAt is from when on that is so if none does until then,
+	// zero if it is not known or no drain is in progress.
+	Stalled  bool
+	StallsAt time.Time
 	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that has been
 	// draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
@@ -412,7 +419,34 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		}
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
+	turn.StallsAt = stallsAt(self, all)
+	turn.Stalled = !turn.StallsAt.IsZero() && !now.Before(turn.StallsAt)
 	return turn
+}
+
+// stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, see Turn.
+func stallsAt(self Contender, all []Contender) (last time.Time) {
+	for _, other := range all {
+		if !other.Draining || other.Name == self.Name {
+			continue
+		}
+		at := other.Progress.stallsAt(StallPeriod)
+		if at.IsZero() {
+			return at
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in progress may need
+// it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned.
+func (t Turn) KeepsSchedulable(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	stage, _ := StageOf(m)
+	isWanted := policy != nil && policy.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable
+	return !t.Now() && stage != v1alpha1.StageCordon && (isWanted || t.Stalled)
 }
 
 // underLimitOf returns the contenders that count under the limit of one of them.

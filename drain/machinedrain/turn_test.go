@@ -161,6 +161,64 @@ func TestTurnOf(t *testing.T) {
 	})
 }
 
+// progressed returns the contender whose drain began at second 0 and last made progress at a time, which the process has observed since another time.
+func progressed(c machinedrain.Contender, second, observed int) machinedrain.Contender {
+	c = began(c, 0)
+	c.Progress = machinedrain.Progress{Last: time.Unix(int64(second), 0), Observed: time.Unix(int64(observed), 0)}
+	return c
+}
+
+func TestStalledTurn(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		draining []machinedrain.Contender
+		at       int
+		stalled  bool
+	}{
+		{"M132: no drain has made progress for a minute", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 160, true},
+		{"M132: not before", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 159, false},
+		{"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false},
+		{"M132: of none of several drains", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 100, 0)}, 160, true},
+		{"M132: it is not known of one", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 1)}, 1000, false},
+		{"M132: the process has observed it for less than a minute since an interruption", []machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false},
+		{"M132: for a minute", []machinedrain.Contender{progressed(contender("a", 1), 10, 100)}, 160, true},
+		{"M132: drains under another limit do not count", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true},
+		{"M132: none drains: what the Machine waits for is blocked itself", []machinedrain.Contender{blocked(contender("a", 1))}, 1000, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			turn := machinedrain.TurnOf(contender("z", 9), test.draining, len(test.draining), time.Unix(int64(test.at), 0))
+			if turn.Stalled != test.stalled {
+				t.Errorf("got %+v", turn)
+			}
+		})
+	}
+	schedulable, stagedCordon, stagedDrain := &v1alpha1.MachineDrainPolicy{}, inDeletion("one"), inDeletion("one")
+	schedulable.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable
+	stagedCordon.Annotations[v1alpha1.MachineStageAnnotation], stagedDrain.Annotations[v1alpha1.MachineStageAnnotation] = "Cordon", "Drain"
+	waits, stalls := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}
+	for _, test := range []struct {
+		name   string
+		turn   machinedrain.Turn
+		m      clusterv1.Machine
+		policy *v1alpha1.MachineDrainPolicy
+		want   bool
+	}{
+		{"M132: cordons the Node of a Machine that waits", waits, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, false},
+		{"M132: leaves it schedulable with waitingNodes Schedulable", waits, inDeletion("one"), schedulable, true},
+		{"M132: also while no drain makes progress", stalls, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, true},
+		{"M132: also if no policy selects the Machine any more", stalls, inDeletion("one"), nil, true},
+		{"M132: also if its drain in place waits", stalls, stagedDrain, &v1alpha1.MachineDrainPolicy{}, true},
+		{"M132: cordons one that its stage annotation requires to be cordoned", stalls, stagedCordon, schedulable, false},
+		{"M132: cordons one that may begin", machinedrain.Turn{Limit: 1, Stalled: true}, inDeletion("one"), schedulable, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.turn.KeepsSchedulable(&test.m, test.policy); got != test.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 // lagging is a Machine that the watch shows late.
 type lagging struct {
 	machinedrain.Contender

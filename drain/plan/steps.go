@@ -98,15 +98,19 @@ type opinion struct {
 	step   step
 }
 
+// Stays reports whether a maintenance skips the Pod: its rules do, or the Pod terminates with the kubelet and cannot be evacuated, or its DaemonSet would
+// replace it immediately.
+func (p *Pod) Stays(maintenance string) bool {
+	rank, verdict := podRank(p), p.Verdicts[maintenance]
+	isSkipped := !verdict.Undecided && verdict.Behavior == v1alpha1.DrainBehaviorSkip
+	return isSkipped || rank == rankStatic && !p.HasEvacuator || rank == rankDaemonSet && p.IsRecreated
+}
+
 func (m *maintenance) opinionOf(pod *Pod) opinion {
-	if podRank(pod) == rankStatic && !pod.HasEvacuator {
-		return opinion{stance: stays} // it terminates with the kubelet and cannot be evacuated
-	}
-	if podRank(pod) == rankDaemonSet && pod.IsRecreated {
-		return opinion{stance: stays} // its DaemonSet would replace it immediately
-	}
 	verdict := pod.Verdicts[m.Name]
 	switch {
+	case pod.Stays(m.Name):
+		return opinion{stance: stays}
 	case verdict.Undecided && verdict.Unread && pod.Evacuating: // decided before; the caches are filled again after a restart
 		return opinion{stance: drains, step: m.plan.stepOf(pod, 0)}
 	case verdict.Undecided:
@@ -115,8 +119,6 @@ func (m *maintenance) opinionOf(pod *Pod) opinion {
 		return opinion{stance: drains, step: m.plan.stepOf(pod, verdict.Order)}
 	case verdict.Behavior == v1alpha1.DrainBehaviorWaitCompleted:
 		return opinion{stance: completes, step: m.plan.stepOf(pod, 0)}
-	case verdict.Behavior == v1alpha1.DrainBehaviorSkip:
-		return opinion{stance: stays}
 	default: // there is no verdict, or one of a later version
 		return opinion{stance: undecided, step: m.plan.stepOf(pod, 0)}
 	}

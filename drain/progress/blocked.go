@@ -30,6 +30,8 @@ type Pod struct {
 	Namespace, Name string
 	Verdict         rules.Verdict
 	Finished        bool
+	// Stays means that the drain skips the Pod. Only Left asks for it.
+	Stays bool
 	// Deletion is the end of its grace period, nil if the Pod is not being deleted.
 	Deletion *metav1.Time
 	// Evacuation is nil if the Pod has none.

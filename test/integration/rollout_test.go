@@ -25,7 +25,7 @@ import (
 // TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth one.
 // Each part starts in the state in which the previous part ended. The first part deletes what the manager installs in the workload cluster.
 func TestRollouts(t *testing.T) {
-	parallel(t, 200*time.Second)
+	parallel(t, 270*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.testBundleRestored()
 	all.withMachineDeployment("red", 3)
@@ -147,6 +147,10 @@ func TestRollouts(t *testing.T) {
 		s.Expect(slices.Max(positions(begun, first))).To(BeNumerically("<", slices.Min(positions(begun, second))))
 		s.Expect(slices.Max(positions(begun, second))).To(BeNumerically("<", slices.Min(positions(begun, last))))
 		s.expectInvariants()
+	})
+
+	t.Run("M132: a drain that waits for a replica on the Node of a waiting Machine ends, since that Node becomes schedulable", func(t *testing.T) {
+		all.sub(t).failsOver()
 	})
 
 	maintainMachines(t, all)

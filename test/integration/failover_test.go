@@ -1,0 +1,63 @@
+package integration
+
+import (
+	"fmt"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// failsOver drains three Machines one after the other. A primary is on the first one, and replicas are on the others. The test is the operator: it makes a
+// replica on a schedulable Node the primary, which a PodDisruptionBudget protects.
+func (s *scene) failsOver() {
+	first, second, third := "amber-1", "amber-2", "amber-3"
+	s.withMachines(first, second, third)
+	before := ptr.To(intstr.FromInt32(2))
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
+		p.Spec.MaxParallelDrains, p.Spec.WaitingNodes = before, v1alpha1.WaitingNodesCordon
+	})
+	s.run(bare("db-0", first, withApp("primary")), bare("db-1", second, withApp("replica")), bare("db-2", third, withApp("replica")))
+	s.create(s.workload.Client, budgetRequiring("primary", 1))
+	s.expectHealthy("primary", 1)
+
+	for _, name := range []string{first, second, third} {
+		s.deleteMachine(name)
+	}
+	s.Eventually(func() []string { return s.staged(v1alpha1.StageDrain) }, soon, pace).Should(ConsistOf(first))
+	s.expectCordoned(first, second, third)
+	s.Eventually(func() bool { return s.node(second).Spec.Unschedulable }, eventually, pace).Should(BeFalse()) // after a minute
+	s.expectReleased(second, third)
+	s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(first))
+	s.Eventually(func() string { return s.condition(second).Message }, soon, pace).Should(ContainSubstring("The Node is schedulable"))
+	s.failOver("db-0", "db-1")
+	s.expectGone(first)
+
+	s.Eventually(func() []string { return s.staged(v1alpha1.StageDrain) }, soon, pace).Should(ConsistOf(second))
+	s.expectCordoned(second, third) // the drain of the second one has just begun
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable })
+	s.expectReleased(third)
+	s.failOver("db-1", "db-2")
+	s.expectGone(second)
+
+	s.expectCordoned(third)
+	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("primary", 1))).To(Succeed())
+	s.expectGone(third)
+	s.expectAtMostDraining(1)
+	s.expectInvariants()
+}
+
+// failOver makes a Pod the primary in place of another one.
+func (s *scene) failOver(from, to string) {
+	s.Helper()
+	s.Expect(s.node(s.pod(to).Spec.NodeName).Spec.Unschedulable).To(BeFalse())
+	for _, change := range []struct{ pod, app string }{{to, "primary"}, {from, "replica"}} {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, change.app)
+		s.Expect(s.workload.Client.Patch(s.Context(), s.pod(change.pod), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
+	}
+}
