@@ -117,6 +117,12 @@ type MachineDrainPolicySpec struct {
 	// +default="Cordon"
 	WaitingNodes WaitingNodesPolicy `json:"waitingNodes,omitempty"`
 
+	// turnPatienceSeconds is after how long without progress a drain no longer counts for maxParallelDrains. The next Machine then begins, but at most one
+	// drain in a Cluster at a time exceeds a limit because of this. If it is not set, a drain counts until it ends.
+	// +optional
+	// +kubebuilder:validation:Minimum=60
+	TurnPatienceSeconds int32 `json:"turnPatienceSeconds,omitempty"`
+
 	// ignoredPreDrainHooks are pre-drain hooks of other owners that do not hold the drain of a deleted Machine: the names of the annotations
 	// after pre-drain.delete.hook.machine.cluster.x-k8s.io/. Every other pre-drain hook holds the drain until its owner removes it. Ignore the
 	// hook of a controller that waits for this drain itself.

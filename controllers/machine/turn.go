@@ -45,7 +45,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		return machinedrain.Turn{}, err
 	}
 	self, limit := machinedrain.ContenderOf(s.machine), machinedrain.LimitOf(s.machine, s.policy)
-	self.Policy = limit.Policy
+	self.Policy, self.Patience = limit.Policy, machinedrain.TurnPatience(s.policy)
 	switch invalid, err := r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); {
 	case err != nil:
 		return machinedrain.Turn{}, err

@@ -25,6 +25,10 @@ type Contender struct {
 	Name string
 	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
 	Policy string
+	// Limit is the number of drains that the policy allows, 0 if that is not known, and Patience is after how long without progress one of them no longer
+	// counts, 0 for never.
+	Limit    int
+	Patience time.Duration
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
 	Requested time.Time
 	// Resumed is when hooks of other owners no longer held the drain, and the Machine began to wait for a turn; zero if they never held it.
@@ -223,7 +227,9 @@ func Contenders(
 			return nil, 0, err
 		}
 		if contends(m, observed, now) {
-			contenders = append(contenders, contenderOf(m, observed))
+			c := contenderOf(m, observed)
+			c.Limit, c.Patience = ParallelDrains(LimitOf(m, observed.Policy).Max, workers), TurnPatience(observed.Policy)
+			contenders = append(contenders, c)
 		}
 	}
 	return contenders, workers, nil
@@ -277,9 +283,9 @@ func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
 
 // contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
 // The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts, unless hooks of
-// other owners have held it: then it needs another turn.
+// other owners have held it: then it needs another turn, or nothing is left to do for it, see onlyTerminates.
 func contends(m *clusterv1.Machine, observed ObservedDrain, now time.Time) bool {
-	hasNode := observed.Node != nil && !isLost(observed.Node, now)
+	hasNode := observed.Node != nil && !isLost(observed.Node, now) && !observed.Progress.onlyTerminates(observed.Node, now)
 	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || turnBegan(m) != nil
 	return hasNode && takesTurns(m, observed.Node) && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
 }
@@ -310,6 +316,8 @@ type Turn struct {
 	// Draining is the number of other Machines under the same limit that drain, and Before the number of those that have waited longer. The drain may
 	// start while their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
+	// Excused is how many of the drains in progress do not count, because they have made no progress for the patience of the policy: none or one.
+	Excused int
 	// Settles is when all Machines whose drains were requested, or whose holds ended, in the same second are known, zero if they are.
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
@@ -333,7 +341,7 @@ type Turn struct {
 func (t Turn) Now() bool { return t.Limit == 0 || t.isFirst() && t.Settles.IsZero() || t.Overdue }
 
 // isFirst reports whether the drain may start as far as the known Machines are concerned.
-func (t Turn) isFirst() bool { return t.Draining+t.Before < t.Limit }
+func (t Turn) isFirst() bool { return t.Draining-t.Excused+t.Before < t.Limit }
 
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
@@ -343,8 +351,12 @@ func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
 		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains)", cluster)
 	}
-	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d), %s waiting longer",
-		cluster, t.Draining, t.Limit, rounded(t.Before)) + t.holder()
+	excused := ""
+	if t.Excused > 0 {
+		excused = "; one does not count, because it makes no progress"
+	}
+	return fmt.Sprintf("Waiting for other Machines of Cluster %s to be drained: %d draining (maxParallelDrains allows %d%s), %s waiting longer",
+		cluster, t.Draining, t.Limit, excused, rounded(t.Before)) + t.holder()
 }
 
 // holder says which Machine holds the turn. The name of one that drains changes whenever a drain ends, so only the next Machines have it, see rounded.
@@ -397,9 +409,10 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Draining {
 		return Turn{}
 	}
+	excused := excusedFor(self, all, now)
 	all = underLimitOf(self, all)
 	lastBegan := lastDrainBegan(self, all)
-	turn := Turn{Limit: limit, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now), Longest: longestDraining(all)}
+	turn := Turn{Limit: limit, Excused: excused, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now), Longest: longestDraining(all)}
 	isBlocked := false
 	var blocked Contender
 	for _, other := range all {
@@ -422,6 +435,45 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	turn.StallsAt = stallsAt(self, all)
 	turn.Stalled = !turn.StallsAt.IsZero() && !now.Before(turn.StallsAt)
 	return turn
+}
+
+// TurnPatience returns after how long without progress a drain no longer counts under the limit of a policy, 0 for never, also if the policy is nil.
+func TurnPatience(policy *v1alpha1.MachineDrainPolicy) time.Duration {
+	if policy == nil {
+		return 0
+	}
+	return time.Duration(policy.Spec.TurnPatienceSeconds) * time.Second
+}
+
+// excusedFor returns how many of the drains in progress do not count for a Machine: one, if it has made no progress for the patience of the policy, and no
+// drain exceeds the limit of another policy. If the limit of this policy is exceeded already, one that does not count changes nothing.
+func excusedFor(self Contender, all []Contender, now time.Time) int {
+	isStalled := func(c Contender) bool { return c.Name != self.Name && c.isStalled(self.Patience, now) }
+	if !slices.ContainsFunc(underLimitOf(self, all), isStalled) || exceedsElsewhere(self, all, now) {
+		return 0
+	}
+	return 1
+}
+
+// isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end.
+func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
+	return c.Draining && patience > 0 && c.Progress.isStalled(patience, now)
+}
+
+// exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that has waited longer,
+// and whose drain the manager may not have observed yet.
+func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
+	draining, isStalled := map[string]int{}, map[string]bool{}
+	for _, c := range all {
+		if c.Draining {
+			draining[c.Policy]++
+		}
+		isStalled[c.Policy] = isStalled[c.Policy] || c.isStalled(c.Patience, now)
+	}
+	return slices.ContainsFunc(all, func(c Contender) bool {
+		isNext := !c.Draining && c.Obstacle == NoObstacle && isStalled[c.Policy] && compareContenders(c, self) < 0
+		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy] > c.Limit || isNext)
+	})
 }
 
 // stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, see Turn.

@@ -292,11 +292,18 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 
 func TestContenders(t *testing.T) {
 	now := time.Now()
+	stuck := machinedrain.Progress{Last: now.Add(-time.Minute), Observed: now.Add(-time.Minute), OnlyTerminates: true}
 	for _, test := range []struct {
 		name                                                string
 		draining, recorded, gone, paused, invalid, held, is bool
 		unreachable                                         time.Duration
+		notReady                                            bool
+		progress                                            machinedrain.Progress
 	}{
+		{name: "M143: its Node is not ready, and all Pods that are left fail to terminate", draining: true, notReady: true, progress: stuck},
+		{name: "M143: its Node is ready", draining: true, progress: stuck, is: true},
+		{name: "M143: other Pods are left", draining: true, notReady: true, progress: machinedrain.Progress{Last: stuck.Last, Observed: stuck.Observed}, is: true},
+		{name: "M143: one of them has terminated a moment ago", draining: true, notReady: true, progress: machinedrain.Progress{Last: now, Observed: stuck.Observed, OnlyTerminates: true}, is: true},
 		{name: "waits", is: true},
 		{name: "drains", draining: true, is: true},
 		{name: "M26: its Node has been unreachable for five minutes", draining: true, unreachable: 5 * time.Minute},
@@ -320,6 +327,9 @@ func TestContenders(t *testing.T) {
 			observed := machinedrain.ObservedDrain{Node: unreachableSince(now, test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
 			if test.recorded {
 				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
+			}
+			if observed.Progress = test.progress; test.notReady {
+				observed.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 			}
 			if test.gone {
 				observed.Node = nil
@@ -610,4 +620,43 @@ func TestParallelDrains(t *testing.T) {
 			t.Errorf("%v of %d: %d, want %d", test.value, test.workers, got, test.want)
 		}
 	}
+}
+
+func TestPatience(t *testing.T) {
+	impatient := func(c machinedrain.Contender) machinedrain.Contender {
+		c.Patience, c.Limit = 100*time.Second, 1
+		return c
+	}
+	stuck, moves := impatient(progressed(contender("a", 1), 100, 0)), impatient(progressed(contender("b", 2), 150, 0))
+	elsewhere := func(c machinedrain.Contender) machinedrain.Contender { return impatient(of("web", c)) }
+	for _, test := range []struct {
+		name string
+		all  []machinedrain.Contender
+		at   int
+		now  bool
+	}{
+		{"M133: a drain counts while it makes progress", []machinedrain.Contender{stuck}, 199, false},
+		{"M133: it does not count after it has made none for the patience", []machinedrain.Contender{stuck}, 200, true},
+		{"M133: only the Machine that has waited for the longest time begins", []machinedrain.Contender{stuck, impatient(contender("b", 2))}, 200, false},
+		{"M133: none begins beside two drains", []machinedrain.Contender{stuck, moves}, 200, false},
+		{"M133: also if neither makes progress", []machinedrain.Contender{stuck, moves}, 1000, false},
+		{"M133: a drain counts whose progress is not known", []machinedrain.Contender{impatient(began(contender("a", 1), 1))}, 1000, false},
+		{"M133: it counts for a minute after an interruption", []machinedrain.Contender{impatient(progressed(contender("a", 1), 100, 150))}, 209, false},
+		{"M133: none begins while a drain exceeds the limit of another policy", []machinedrain.Contender{stuck, elsewhere(inDrain(contender("c", 1))), elsewhere(inDrain(contender("d", 1)))}, 200, false},
+		{"M133: or is about to, because the Machine has waited longer", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(contender("d", 2))}, 200, false},
+		{"M133: one begins although a Machine of another policy waits for a drain that makes progress", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 190, 0)), elsewhere(contender("d", 2))}, 200, true},
+		{"M133: or for one that has been blocked since", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(blocked(contender("d", 2)))}, 200, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			turn := machinedrain.TurnOf(impatient(contender("z", 9)), test.all, 1, time.Unix(int64(test.at), 0))
+			if turn.Now() != test.now {
+				t.Errorf("got %+v", turn)
+			}
+		})
+	}
+	t.Run("M133: without a patience, a drain always counts", func(t *testing.T) {
+		if turn := machinedrain.TurnOf(contender("z", 9), []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 1, time.Unix(100000, 0)); turn.Now() {
+			t.Errorf("got %+v", turn)
+		}
+	})
 }

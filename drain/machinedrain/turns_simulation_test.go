@@ -32,6 +32,7 @@ type simulated struct {
 	pool       string
 	waited     bool
 	remediated bool
+	progressed time.Time // when its drain last made progress, zero if that is not known
 	blocked    time.Time // since when invalid rules or a refusal have prevented the drain although the Machine has the turn
 }
 
@@ -49,6 +50,7 @@ func (m *simulated) timeout() time.Duration { return machinedrain.DrainTimeout(&
 // simulation has the Machines of a Cluster, and two policies with maxParallelDrains.
 type simulation struct {
 	limit    int
+	patience int  // in seconds
 	gone     bool // the policies
 	now      int  // in seconds
 	machines []*simulated
@@ -68,13 +70,26 @@ func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	return count, last
 }
 
+// mayExceed reports whether the drain of a Machine may exceed the limit of its pool: another one has made no progress for the patience, and no limit is exceeded.
+func (s *simulation) mayExceed(self *simulated) (may bool) {
+	draining := map[string]int{}
+	for _, m := range s.machines {
+		if m.hasBegun() && !m.remediated {
+			draining[m.pool]++
+		}
+		may = may || m != self && m.pool == self.pool && m.maintenance != nil && !m.progressed.IsZero() && !m.remediated &&
+			after(s.now).Sub(m.progressed) >= time.Duration(s.patience)*time.Second
+	}
+	return may && s.patience > 0 && !s.gone && draining["a"] <= s.limit && draining["b"] <= s.limit
+}
+
 // policyOf returns the policy that a Machine follows.
 func (s *simulation) policyOf(m *simulated) *v1alpha1.MachineDrainPolicy {
 	if s.gone {
 		return nil
 	}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.pool}}
-	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt(s.limit))
+	policy.Spec.MaxParallelDrains, policy.Spec.TurnPatienceSeconds = ptr.To(intstr.FromInt(s.limit)), int32(s.patience) //nolint:gosec // it is small
 	return policy
 }
 
@@ -92,11 +107,12 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machined
 	contenders, _, _ := machinedrain.Contenders(machines, time.Now(), func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		other := byName[each.Name]
 		return machinedrain.ObservedDrain{
-			Node: node, Maintenance: other.maintenance, Policy: s.policyOf(other), HasInvalidRules: other.invalid, IsHeld: other.held,
+			Node: node, Maintenance: other.maintenance, Progress: machinedrain.Progress{Last: other.progressed, Observed: after(0)}, Policy: s.policyOf(other), HasInvalidRules: other.invalid, IsHeld: other.held,
 			IsBlocked: other.isBlocked(s.now, 5), IsBlockedAlone: other.isBlocked(s.now, int(machinedrain.BlockedAloneAfter.Seconds())),
 		}, nil
 	})
 	self := of(machinedrain.LimitOf(&m.Machine, s.policyOf(m)).Policy, machinedrain.ContenderOf(&m.Machine))
+	self.Patience = machinedrain.TurnPatience(s.policyOf(m))
 	if self.Obstacle = obstacle; m.invalid {
 		self.Obstacle = machinedrain.AwaitsRules
 	}
@@ -147,7 +163,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 		return over
 	}
 	if turn.Now() && m.maintenance == nil {
-		m.maintenance = draining(s.now)
+		m.maintenance, m.progressed = draining(s.now), after(s.now)
 	}
 	return false
 }
@@ -156,7 +172,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 // of them.
 func (s *simulation) step(t *rapid.T, m *simulated) {
 	count, last := s.lastBegan(m)
-	had, isLimited := m.hasBegun(), (!s.gone || m.waited) && !m.remediated
+	had, isLimited := m.hasBegun(), (!s.gone || m.waited) && !m.remediated && !s.mayExceed(m)
 	released := s.reconcile(m)
 	if !had && isLimited && m.hasBegun() && count >= s.limit && (m.timeout() == 0 || after(s.now).Before(last.Add(m.timeout()))) {
 		t.Fatalf("at %d, the drain of Machine %s begins beside %d others, the limit is %d, and the last began at %s", s.now, m.Name, count, s.limit, last)
@@ -173,12 +189,13 @@ func (s *simulation) remove(m *simulated) {
 // TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid rules. A drain
 // begins beside others within the limit of its policy, or alone when no other has begun for its drain timeout, also while the policies are gone. No Machine waits for one that does not begin, unless more
 // Machines than the limit fail after the turn: the timeout of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout
-// is removed keeps no turn that it has not used. A Machine that is remediated waits for no other, and none waits for it.
-func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127, M131
+// is removed keeps no turn that it has not used. A Machine that is remediated waits for no other, and none waits for it. If a drain makes no progress for the
+// patience of its policy, another one begins, but only one in the Cluster at a time.
+func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127, M131, M133
 	rapid.Check(t, func(t *rapid.T) {
-		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit")}
+		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit"), patience: rapid.SampledFrom([]int{0, 60}).Draw(t, "patience")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 11).Draw(t, "step")
+			step := rapid.IntRange(0, 13).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
@@ -212,6 +229,10 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 				m.refused = !m.refused
 			case 10:
 				s.gone = !s.gone
+			case 12:
+				m.progressed = after(s.now)
+			case 13:
+				m.progressed = time.Time{}
 			case 11:
 				m.remediated = true
 				m.Annotations[clusterv1.RemediateMachineAnnotation] = ""

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -172,7 +174,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		return len(problems) > 0
 	}
 	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
-	self.Policy = limit.Policy
+	self.Policy, self.Patience = limit.Policy, machinedrain.TurnPatience(intent.Policy)
 	if hasInvalidRules(m.Machine) {
 		self.Obstacle = machinedrain.AwaitsRules
 	}
@@ -182,6 +184,10 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	all, workers, _ := machinedrain.Contenders(m.Siblings, now, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		key := types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}
 		observed := machinedrain.ObservedDrain{Maintenance: draining[key]}
+		if drain := observed.Maintenance; drain != nil && !machinedrain.Drained(drain) { // the rest of the progress is not known
+			last := ptr.Deref(drain.Status.Summary.LastProgressTime, metav1.Time{}).Time
+			observed.Progress = machinedrain.Progress{Last: last, Observed: last}
+		}
 		var known bool
 		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known && (sibling.Status.NodeRef.IsDefined() || isServed[key]) {
 			observed.Node = &corev1.Node{} // assumed to be reachable
