@@ -40,12 +40,14 @@
 //
 // The order of the evacuators is total (descending priority, then class), so the position of status.activeEvacuatorClass tells
 // which evacuators have been tried: all before it. The position only moves forward, and no list of tried evacuators is stored.
+// The last evacuator of a Pod of a DaemonSet is the DaemonSet evacuator. It is activated again if another actor marks it as completed.
 //
 // # Untrusted input
 //
 // Tenants write annotations, progress timestamps, classes and conditions. Resolve reports and skips a malformed annotation. A
 // progress timestamp in the future counts once as progress at the current time: Apply replaces it by the current time, so that it
-// does not block the eviction forever. An active class that is not in spec.evacuators is ignored: the Pod is evicted. If the
+// does not block the eviction forever. An active class that is not in spec.evacuators is ignored: the Pod is evicted, or
+// the DaemonSet evacuator becomes active. If the
 // conditions of evacuators fill the list, Apply removes the last one to add its own.
 //
 // # Writes
