@@ -75,8 +75,17 @@ func begin(o Observation) Decision {
 	if len(waiting) == 0 {
 		return Decision{Reports: reports}
 	}
-	if !slices.ContainsFunc(waiting, func(pod Leaving) bool { return !pod.Restart }) { // otherwise, Scale takes precedence
+	restarts := slices.DeleteFunc(slices.Clone(waiting), func(pod Leaving) bool { return !pod.Restart })
+	switch {
+	case len(restarts) == len(waiting):
 		return beginRestart(o, waiting, reports)
+	case slices.ContainsFunc(restarts, func(pod Leaving) bool { return pod.Restarted != restartedAt(o.Deployment) }): // it was begun before the others waited
+		d := beginRestart(o, restarts, reports)
+		if refusal, why := ineligible(o); refusal != "" {
+			scaled := slices.DeleteFunc(waiting, func(pod Leaving) bool { return pod.Restart })
+			d.Reports = append(d.Reports, refuseAll(scaled, refusal, why)...)
+		}
+		return d
 	}
 	if refusal, why := ineligible(o); refusal != "" {
 		return Decision{Reports: append(reports, refuseAll(waiting, refusal, why)...)}

@@ -69,7 +69,7 @@ func (r *restart) present(waiting []Leaving) (present []Leaving) {
 		rolls := replaced || rollsOut(r.Deployment)
 		switch {
 		case !replaced && r.wasRestarted(pod): // its template is the present one again
-			r.refuse(pod, RestartReverted, anotherActor+" changed the template of Deployment "+nameOf(r.Deployment)+" during the restart")
+			r.refuse(pod, RestartReverted, anotherActor+" changed the template of Deployment "+nameOf(r.Deployment)+" during the restart, or it could not be written")
 		case rolls && failed != "":
 			r.refuse(pod, failed, why)
 		case rolls && late:
@@ -120,7 +120,8 @@ func (r *restart) begin(pods []Leaving) Decision {
 	if len(unreported) > 0 {
 		return Decision{}
 	}
-	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(r.Now.Unix(), 10)
+	reported := slices.MaxFunc(pods, func(a, b Leaving) int { return a.Progress.Compare(b.Progress) }).Progress
+	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(reported.Unix(), 10) // so that a second write begins no other rollout
 	d.Spec.Template.Annotations = with(d.Spec.Template.Annotations, at)
 	d.Labels = with(d.Labels, at)
 	return Decision{Deployment: d, Event: &Event{Reason: EventRestarted, Message: r.restartingMessage()}}
@@ -163,14 +164,14 @@ func (r *restart) isReported(pod Leaving) bool {
 	return strings.HasPrefix(pod.Message, restarting(r.Deployment))
 }
 
-// wasRestarted reports whether the Deployment was restarted for a Pod: it was reported to the Pod, and the label says so, or the writes have had enough
-// time. Another actor may restore the label, too.
+// wasRestarted reports whether the Deployment was restarted for a Pod: the restart was reported to the Pod, and the label says that it was written, or the
+// writes have had enough time. Another actor may restore the label, too.
 func (r *restart) wasRestarted(pod Leaving) bool {
 	return r.isReported(pod) && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
 }
 
-// restartTime is for how long a restart that was reported is tried. A write may fail because the Deployment has changed.
-const restartTime = 2 * settleInterval
+// restartTime is for how long a restart that was reported is written again. A write may fail because the Deployment has changed, or wait for another leader.
+const restartTime = time.Minute
 
 func (r *restart) restartingMessage() string {
 	return fmt.Sprintf("%sa rollout replaces all of its Pods (%s).", restarting(r.Deployment), text.Count(replicas(r.Deployment), "replica"))

@@ -188,10 +188,15 @@ func TestRestart(t *testing.T) {
 			r.observe()
 			r.step()
 		}, 1, surge.RestartReverted},
-		{"E79: refuses when another actor replaces the whole Deployment each time", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
-			for range 20 {
+		{"E79: refuses when another actor replaces the whole Deployment each time, with the same template until then", restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
+			t.Helper()
+			templates := map[string]bool{}
+			for range 40 {
 				d := r.step()
 				if d.Deployment != nil {
+					if templates[r.deployment.Spec.Template.Annotations[v1alpha1.RestartedAt]] = true; len(templates) > 1 {
+						t.Fatalf("the templates of the restarts differ: %v", templates)
+					}
 					r.revert()
 					r.deployment.Labels = nil
 				}
@@ -200,7 +205,25 @@ func TestRestart(t *testing.T) {
 					r.now = d.RequeueAt
 				}
 			}
-		}, 1, surge.RestartReverted},
+		}, 29, surge.RestartReverted}, // one minute
+		{"E79: begins when it could not be written for half a minute", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
+			r.step()
+			r.now = r.now.Add(30 * time.Second)
+		}, 1, ""},
+		{"E79: a Pod that scales and joins a restart does not end it for the others", restarted(2).drained(1, ago), func(t *testing.T, r *rolling) {
+			t.Helper()
+			r.step()
+			r.step()
+			r.observe()
+			r.drained(2, begin)
+			o := r.observed()
+			o.Leaving[1].Restart = false
+			for _, report := range surge.Decide(o).Reports {
+				if (report.Refusal == "") != (report.Pod == o.Leaving[0].UID) {
+					t.Errorf("report %v", report)
+				}
+			}
+		}, 1, ""},
 		{"E79: lets a NodeMaintenance that scales take precedence", restarted(4).drained(2, ago), func(t *testing.T, r *rolling) {
 			t.Helper()
 			o := r.observed()
