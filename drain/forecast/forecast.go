@@ -300,7 +300,7 @@ func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenanc
 		return
 	}
 	deployment.Now, deployment.Drains = o.Now, surge.DrainsOf(nil, o.All)
-	outlook := surge.OutlookOf(deployment, p.leaving(policy, maintenances))
+	outlook := surge.OutlookOf(deployment, p.leaving(policy, maintenances, o.Now))
 	if p.Surge = &outlook; outlook.Refusal != "" {
 		p.Evacuators = slices.DeleteFunc(p.Evacuators, isForDeployments)
 	}
@@ -312,11 +312,12 @@ func isForDeployments(e v1alpha1.Evacuator) bool {
 
 // leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner decides
 // that the Deployment controls it.
-func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeMaintenance) surge.Leaving {
+func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeMaintenance, now time.Time) surge.Leaving {
 	leaving := surge.Leaving{
 		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
 		Restart: surge.RestartsFor(p.Pod, maintenances, nil), Restarted: p.Annotations[v1alpha1.RestartedAt], Drains: surge.DrainsOf(p.Pod, maintenances),
 	}
+	leaving.Deadline = now.Add(time.Hour) // the forecast assumes progress
 	if e := p.Evacuation; e != nil {
 		leaving.Message = e.Status.Message
 		if e.Status.EvacuationProgressTimestamp != nil {

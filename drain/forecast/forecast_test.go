@@ -198,6 +198,11 @@ func TestRestartOutlook(t *testing.T) {
 		g.Expect(requests(1, nil)).To(Equal(restarts))
 		g.Expect(requests(4, nil)).To(Equal("Deployment default/web is not restarted: that requires a maxUnavailable of 0 Pods and a maxSurge of at least 1."))
 	})
+	t.Run("K44: says that a rollout in progress replaces the Pod", func(t *testing.T) {
+		NewWithT(t).Expect(requests(1, func(o *forecast.Observation) {
+			o.Surges[types.NamespacedName{Namespace: "default", Name: "web"}].Deployment.Spec.Template.Annotations = map[string]string{v1alpha1.RestartedAt: "1"}
+		})).To(Equal(restarts))
+	})
 	t.Run("K44: says that the Deployment was restarted before, while a drain of another Node continues", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(requests(1, func(o *forecast.Observation) {
