@@ -432,8 +432,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		}
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
-	turn.StallsAt = stallsAt(self, all)
-	turn.Stalled = !turn.StallsAt.IsZero() && !now.Before(turn.StallsAt)
+	turn.StallsAt, turn.Stalled = stallsAt(self, all, now)
 	return turn
 }
 
@@ -476,21 +475,21 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 	})
 }
 
-// stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, see Turn.
-func stallsAt(self Contender, all []Contender) (last time.Time) {
+// stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, and whether that is so now, see Turn.
+func stallsAt(self Contender, all []Contender, now time.Time) (last time.Time, stalled bool) {
 	for _, other := range all {
 		if !other.Draining || other.Name == self.Name {
 			continue
 		}
 		at := other.Progress.stallsAt(StallPeriod)
 		if at.IsZero() {
-			return at
+			return at, false
 		}
 		if at.After(last) {
 			last = at
 		}
 	}
-	return last
+	return last, !last.IsZero() && !now.Before(last)
 }
 
 // KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in progress may need

@@ -89,7 +89,7 @@ func (s *simulation) policyOf(m *simulated) *v1alpha1.MachineDrainPolicy {
 		return nil
 	}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: m.pool}}
-	policy.Spec.MaxParallelDrains, policy.Spec.TurnPatienceSeconds = ptr.To(intstr.FromInt(s.limit)), int32(s.patience) //nolint:gosec // it is small
+	policy.Spec.MaxParallelDrains, policy.Spec.TurnPatienceSeconds = ptr.To(intstr.FromInt(s.limit)), int32(s.patience)
 	return policy
 }
 

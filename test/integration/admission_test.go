@@ -295,7 +295,7 @@ func testSelectionWarnings(t *testing.T, all *admission) {
 			m.Spec.NodeSelector.NodeSelectorTerms[0].MatchFields[0].Operator = corev1.NodeSelectorOpNotIn
 		})).To(mayBeAll)
 		a.Expect(create(a, ofNodesLabelled("node-role.kubernetes.io/control-plane", ""))).
-			To(ConsistOf(ContainSubstring("NodeMaintenance selects selects Nodes of the control plane by their label, possibly all of them")))
+			To(ConsistOf(ContainSubstring("selects Nodes of the control plane by their label, possibly all of them")))
 	})
 	t.Run("R82: does not warn of names, of stage Complete, or of a change that keeps the selector", func(t *testing.T) {
 		a := all.sub(t)
