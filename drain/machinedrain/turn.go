@@ -392,6 +392,9 @@ func rounded(n int) string {
 // Machine may get one.
 func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	since := now
+	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); waits != nil { // its NodeMaintenance may be gone, or cannot be read
+		since = *waits
+	}
 	if present != nil {
 		since = present.CreationTimestamp.Time
 	}

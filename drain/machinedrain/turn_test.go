@@ -469,9 +469,13 @@ func TestSettlesWithoutNodeRef(t *testing.T) {
 		{"one whose NodeMaintenance is older does not", created(2 * time.Second), false, false},
 		{"one whose workload cluster has a clock that is ahead does not", created(-time.Hour), false, false},
 		{"one with a nodeRef does not", nil, true, false},
+		{"one that has waited, and whose NodeMaintenance cannot be read, does not", nil, false, false},
 	} {
 		t.Run("M128: "+tc.name, func(t *testing.T) {
 			m := inDeletion("one")
+			if strings.Contains(tc.name, "has waited") {
+				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Minute).UTC().Format(time.RFC3339)
+			}
 			if !tc.named {
 				m.Status.NodeRef.Name = ""
 			}
