@@ -174,7 +174,7 @@ func TestBundleWithoutAdmissionPolicies(t *testing.T) {
 		(&admission{T: t, WithT: g, admin: c}).applyBundle(
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 		// Discovery returns a kind a moment after its CRD is established.
 		g.Eventually(func() error { return c.Create(t.Context(), maintenance("one")) }, soon, pace).Should(Succeed())
 	})

@@ -66,7 +66,7 @@ status:
   conditions: [{type: Drained, status: "True", reason: Drained, message: m, observedGeneration: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
   stageStatuses: [{name: Drain, startTimestamp: "2026-01-01T00:00:00Z"}]
   summary:
-    {nodes: 1, drainedNodes: 1, nextNodes: [one], podsPending: 1, podsEvacuating: 1, podsSkipped: 1, podsEvacuated: 1, progress: 1/1, blocking: b, truncated: 1}
+    {nodes: 1, drainedNodes: 1, nextNodes: [one], podsPending: 1, podsEvacuating: 1, podsSkipped: 1, podsEvacuated: 1, progress: 1/1, blocking: b, truncated: 1, lastProgressTime: "2026-01-01T00:00:00Z"}
   drainTargetSets:
   - drainTargets:
     - podType: Default
@@ -155,6 +155,8 @@ spec:
   onTimeout: Delete
   excludeFromLoadBalancers: true
   maxParallelDrains: 5
+  turnPatienceSeconds: 60
+  waitingNodes: Schedulable
   ignoredPreDrainHooks: [a]
   rollout: {outdatedNodes: Cordon}
   inPlaceUpdates: Drain

@@ -619,7 +619,9 @@ func (s *scene) surgeSurvivesCrashes() {
 		s.Run(fmt.Sprintf("killed after write %d: %s %s", i+1, write.Verb, write.Resource), func(t *testing.T) {
 			each := s.sub(t)
 			move(each, func() {
-				each.Eventually(func() int { return len(each.surgeWrites()) }, eventually, time.Millisecond).Should(BeNumerically(">", i))
+				each.Eventually(func() bool { // on a busy machine, the undisturbed surge has reported more often
+					return len(each.surgeWrites()) > i || meta.IsStatusConditionTrue(each.stored("crash").Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+				}, eventually, time.Millisecond).Should(BeTrue())
 				each.fleet.KillManager()
 				each.Expect(each.fleet.StartManager(each.Context())).To(Succeed())
 			})
