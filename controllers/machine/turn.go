@@ -158,8 +158,8 @@ func (s *scope) nodeIn(ctx context.Context, remote client.Client) *corev1.Node {
 // sampledNodes is how many Nodes decide whether most are unreachable. With a limit, the list does not wait for the watch of Nodes.
 const sampledNodes = 500
 
-// reachability returns a function that returns a Node as it counts for turns: without its conditions, as one that is reachable, if it would be
-// lost while most Nodes are unreachable. It lists Nodes at most once.
+// reachability returns a function that returns a Node as it counts for turns: as one that has just become unreachable, if it is not ready while most Nodes
+// are not. It lists Nodes at most once.
 func reachability(ctx context.Context, remote client.Client, now time.Time) func(*corev1.Node) (*corev1.Node, error) {
 	mostUnreachable := sync.OnceValues(func() (bool, error) {
 		nodes := &corev1.NodeList{}
@@ -167,7 +167,7 @@ func reachability(ctx context.Context, remote client.Client, now time.Time) func
 		return machinedrain.MostUnreachable(nodes.Items, now), errors.Wrap(err, "listing Nodes")
 	})
 	return func(node *corev1.Node) (*corev1.Node, error) {
-		if !machinedrain.IsLost(node, now) {
+		if node == nil || !machinedrain.NotReady(node) {
 			return node, nil
 		}
 		if most, err := mostUnreachable(); err != nil || !most {

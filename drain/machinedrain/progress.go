@@ -47,11 +47,12 @@ func (p Progress) After(t time.Time) Progress {
 	return p
 }
 
-// onlyTerminates reports whether the Node of a drain is not ready, and nothing happens there any more but that Pods fail to terminate.
+// onlyTerminates reports whether the Node of a drain has not been ready for StallPeriod, and nothing happens there any more but that Pods fail to terminate.
 func (p Progress) onlyTerminates(node *corev1.Node, now time.Time) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
-			return condition.Status != corev1.ConditionTrue && p.OnlyTerminates && p.isStalled(StallPeriod, now)
+			isBroken := condition.Status != corev1.ConditionTrue && now.Sub(condition.LastTransitionTime.Time) >= StallPeriod
+			return isBroken && p.OnlyTerminates && p.isStalled(StallPeriod, now)
 		}
 	}
 	return false

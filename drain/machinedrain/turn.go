@@ -159,11 +159,15 @@ func isLost(node *corev1.Node, now time.Time) bool {
 	return unreachable && now.Sub(since) >= lostAfter
 }
 
-// IsLost reports whether a Node has been unreachable for so long that the drain of its Machine neither waits nor counts.
-func IsLost(node *corev1.Node, now time.Time) bool { return node != nil && isLost(node, now) }
+// NotReady reports whether the kubelet of a Node says that it is not ready, or says nothing.
+func NotReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+	})
+}
 
-// MostUnreachable reports whether most workers of a workload cluster are unreachable, or were a moment ago. Then no Node is lost: the
-// network has failed, and the others may become ready next.
+// MostUnreachable reports whether most workers of a workload cluster are unreachable or not ready, or were unreachable a moment ago. Then no Node is lost:
+// the network has failed, and the others may become ready next.
 func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
 	workers, unsettled := 0, 0
 	for i := range nodes {
@@ -172,7 +176,7 @@ func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
 		}
 		since, unreachable := rules.UnreachableSince(&nodes[i])
 		isNew := since.Sub(nodes[i].CreationTimestamp.Time) < lostAfter // it was never unreachable
-		if workers++; unreachable || now.Sub(since) < lostAfter && !isNew {
+		if workers++; unreachable || NotReady(&nodes[i]) || now.Sub(since) < lostAfter && !isNew {
 			unsettled++
 		}
 	}
@@ -472,9 +476,13 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 		}
 		isStalled[c.Policy] = isStalled[c.Policy] || c.isStalled(c.Patience, now)
 	}
+	unlimited := 0
+	if self.Policy != "" {
+		unlimited = draining[""] // of policies that are gone: they count under each limit
+	}
 	return slices.ContainsFunc(all, func(c Contender) bool {
 		isNext := !c.Draining && c.Obstacle == NoObstacle && isStalled[c.Policy] && compareContenders(c, self) < 0
-		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy] > c.Limit || isNext)
+		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy]+unlimited > c.Limit || isNext)
 	})
 }
 
@@ -631,12 +639,13 @@ func takesTurns(m *clusterv1.Machine, node *corev1.Node) bool {
 
 // isRemediated reports whether a Machine is deleted because it is unhealthy: a user has requested that with the annotation of Cluster API, or its MachineSet
 // remediates it for a MachineHealthCheck. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a rollout, is not. If the Node is
-// unreachable, the network may have failed for all Nodes, and only isLost decides.
+// unreachable, the network may have failed for all Nodes, and only isLost decides. A Machine that has waited then continues to wait.
 func isRemediated(m *clusterv1.Machine, node *corev1.Node) bool {
 	_, isRequested := m.Annotations[clusterv1.RemediateMachineAnnotation]
 	owner := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineOwnerRemediatedCondition)
 	isDeletedForIt := owner != nil && owner.Status == metav1.ConditionFalse && owner.Reason == clusterv1.MachineSetMachineRemediationMachineDeletingReason
-	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt && !rules.Unreachable(node))
+	isAlone := !rules.Unreachable(node) && recorded(m, v1alpha1.WaitingForTurnAnnotation) == nil
+	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt && isAlone)
 }
 
 func isControlPlane(m *clusterv1.Machine) bool {

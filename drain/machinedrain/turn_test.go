@@ -496,7 +496,7 @@ func TestHasTurn(t *testing.T) {
 		gone                            bool   // no policy selects the Machine
 		recorded                        string // the limit
 		remediation                     string // the reason of OwnerRemediated, or the annotation
-		running                         bool
+		running, waited                 bool
 		want                            bool
 	}{
 		{name: "M26: limits workers", want: true},
@@ -514,6 +514,9 @@ func TestHasTurn(t *testing.T) {
 		{
 			name: "M131: limits it while its Node is unreachable, maybe with all others", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason,
 			unreachable: 299 * time.Second, want: true,
+		},
+		{
+			name: "M131: limits it still when the network is back", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason, waited: true, want: true,
 		},
 		{name: "M131: does not limit a deleted Machine whose remediation a user has requested", remediation: clusterv1.RemediateMachineAnnotation},
 		{name: "M131: limits the drain in place of such a Machine", remediation: clusterv1.RemediateMachineAnnotation, running: true, want: true},
@@ -547,6 +550,9 @@ func TestHasTurn(t *testing.T) {
 			if test.running {
 				m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageDrain)
 				machinedrain.RequestDrain(now)(&m)
+			}
+			if test.waited {
+				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.UTC().Format(time.RFC3339)
 			}
 			node := unreachableSince(now, test.unreachable)
 			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
@@ -658,6 +664,14 @@ func TestPatience(t *testing.T) {
 			}
 		})
 	}
+	t.Run("M133: none begins beside a drain that has exceeded the limit of another policy because of a drain whose policy is gone", func(t *testing.T) {
+		ofPolicy := func(policy string, c machinedrain.Contender) machinedrain.Contender { return impatient(of(policy, c)) }
+		gone := progressed(contender("a", 1), 100, 0)
+		all := []machinedrain.Contender{gone, ofPolicy("web", progressed(contender("w", 5), 999, 0))}
+		if turn := machinedrain.TurnOf(ofPolicy("db", contender("x", 6)), all, 1, time.Unix(1000, 0)); turn.Now() {
+			t.Errorf("got %+v", turn)
+		}
+	})
 	t.Run("M133: without a patience, a drain always counts", func(t *testing.T) {
 		if turn := machinedrain.TurnOf(contender("z", 9), []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 1, time.Unix(100000, 0)); turn.Now() {
 			t.Errorf("got %+v", turn)
