@@ -19,7 +19,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -53,12 +52,6 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Expect(plugin.output(ctx, "plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"), ContainSubstring("machine-drain-rule/")))
 		Expect(management.client.Delete(ctx, deleted)).To(Succeed())
 		Eventually(func() string { return plugin.output(ctx, "status") }, eventually, pace).Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
-		Eventually(func(g Gomega) {
-			machine := get(ctx, g, management.client, &clusterv1.Machine{ObjectMeta: named(w.name, deleted.Name)})
-			g.Expect(machine.Status.Conditions).To(ContainElement(And(
-				HaveField("Type", v1alpha1.MachineNodeMaintenance), HaveField("Reason", v1alpha1.ReasonMachineDraining),
-				HaveField("Message", MatchRegexp("Waiting for PodDisruptionBudget default/(web|api): .*healthy Pods required")))))
-		}, eventually, pace).Should(Succeed())
 		Expect(plugin.output(ctx, "why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
