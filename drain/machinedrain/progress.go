@@ -1,9 +1,13 @@
 package machinedrain
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
 // Progress is what this process has observed about the progress of a drain. The zero value means that it is not known: the drain then counts as one that
@@ -56,4 +60,72 @@ func (p Progress) onlyTerminates(node *corev1.Node, now time.Time) bool {
 		}
 	}
 	return false
+}
+
+// TurnPatience returns after how long without progress a drain no longer counts under the limit of a policy, 0 for never, also if the policy is nil.
+func TurnPatience(policy *v1alpha1.MachineDrainPolicy) time.Duration {
+	if policy == nil {
+		return 0
+	}
+	return time.Duration(policy.Spec.TurnPatienceSeconds) * time.Second
+}
+
+// excusedFor returns how many of the drains in progress do not count for a Machine: one, if it has made no progress for the patience of the policy, and no
+// drain exceeds the limit of another policy. If the limit of this policy is exceeded already, one that does not count changes nothing.
+func excusedFor(self Contender, all []Contender, now time.Time) int {
+	isStalled := func(c Contender) bool { return c.Name != self.Name && c.isStalled(self.Patience, now) }
+	if !slices.ContainsFunc(underLimitOf(self, all), isStalled) || exceedsElsewhere(self, all, now) {
+		return 0
+	}
+	return 1
+}
+
+// isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end.
+func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
+	return c.Draining && patience > 0 && c.Progress.isStalled(patience, now)
+}
+
+// exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that has waited longer,
+// and whose drain the manager may not have observed yet.
+func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
+	draining, isStalled := map[string]int{}, map[string]bool{}
+	for _, c := range all {
+		if c.Draining {
+			draining[c.Policy]++
+		}
+		isStalled[c.Policy] = isStalled[c.Policy] || c.isStalled(c.Patience, now)
+	}
+	unlimited := 0
+	if self.Policy != "" {
+		unlimited = draining[""] // of policies that are gone: they count under each limit
+	}
+	return slices.ContainsFunc(all, func(c Contender) bool {
+		isNext := !c.Draining && c.Obstacle == NoObstacle && isStalled[c.Policy] && compareContenders(c, self) < 0
+		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy]+unlimited > c.Limit || isNext)
+	})
+}
+
+// stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, and whether that is so now, see Turn.
+func stallsAt(self Contender, all []Contender, now time.Time) (last time.Time, stalled bool) {
+	for _, other := range all {
+		if !other.Draining || other.Name == self.Name {
+			continue
+		}
+		at := other.Progress.stallsAt(StallPeriod)
+		if at.IsZero() {
+			return at, false
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last, !last.IsZero() && !now.Before(last)
+}
+
+// KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in progress may need
+// it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned.
+func (t Turn) KeepsSchedulable(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	stage, _ := StageOf(m)
+	isWanted := policy != nil && policy.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable
+	return !t.Now() && stage != v1alpha1.StageCordon && (isWanted || t.Stalled)
 }

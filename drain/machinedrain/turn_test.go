@@ -2,7 +2,6 @@ package machinedrain_test
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -161,64 +160,6 @@ func TestTurnOf(t *testing.T) {
 	})
 }
 
-// progressed returns the contender whose drain began at second 0 and last made progress at a time, which the process has observed since another time.
-func progressed(c machinedrain.Contender, second, observed int) machinedrain.Contender {
-	c = began(c, 0)
-	c.Progress = machinedrain.Progress{Last: time.Unix(int64(second), 0), Observed: time.Unix(int64(observed), 0)}
-	return c
-}
-
-func TestStalledTurn(t *testing.T) {
-	for _, test := range []struct {
-		name     string
-		draining []machinedrain.Contender
-		at       int
-		stalled  bool
-	}{
-		{"M132: no drain has made progress for a minute", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 160, true},
-		{"M132: not before", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 159, false},
-		{"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false},
-		{"M132: of none of several drains", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 100, 0)}, 160, true},
-		{"M132: it is not known of one", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 1)}, 1000, false},
-		{"M132: the process has observed it for less than a minute since an interruption", []machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false},
-		{"M132: for a minute", []machinedrain.Contender{progressed(contender("a", 1), 10, 100)}, 160, true},
-		{"M132: drains under another limit do not count", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true},
-		{"M132: none drains: what the Machine waits for is blocked itself", []machinedrain.Contender{blocked(contender("a", 1))}, 1000, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			turn := machinedrain.TurnOf(contender("z", 9), test.draining, len(test.draining), time.Unix(int64(test.at), 0))
-			if turn.Stalled != test.stalled {
-				t.Errorf("got %+v", turn)
-			}
-		})
-	}
-	schedulable, stagedCordon, stagedDrain := &v1alpha1.MachineDrainPolicy{}, inDeletion("one"), inDeletion("one")
-	schedulable.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable
-	stagedCordon.Annotations[v1alpha1.MachineStageAnnotation], stagedDrain.Annotations[v1alpha1.MachineStageAnnotation] = "Cordon", "Drain"
-	waits, stalls := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}
-	for _, test := range []struct {
-		name   string
-		turn   machinedrain.Turn
-		m      clusterv1.Machine
-		policy *v1alpha1.MachineDrainPolicy
-		want   bool
-	}{
-		{"M132: cordons the Node of a Machine that waits", waits, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, false},
-		{"M132: leaves it schedulable with waitingNodes Schedulable", waits, inDeletion("one"), schedulable, true},
-		{"M132: also while no drain makes progress", stalls, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, true},
-		{"M132: also if no policy selects the Machine any more", stalls, inDeletion("one"), nil, true},
-		{"M132: also if its drain in place waits", stalls, stagedDrain, &v1alpha1.MachineDrainPolicy{}, true},
-		{"M132: cordons one that its stage annotation requires to be cordoned", stalls, stagedCordon, schedulable, false},
-		{"M132: cordons one that may begin", machinedrain.Turn{Limit: 1, Stalled: true}, inDeletion("one"), schedulable, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if got := test.turn.KeepsSchedulable(&test.m, test.policy); got != test.want {
-				t.Errorf("got %t", got)
-			}
-		})
-	}
-}
-
 // lagging is a Machine that the watch shows late.
 type lagging struct {
 	machinedrain.Contender
@@ -288,108 +229,6 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 			t.Fatalf("%d Machines drain, the limit is %d, and no other may start", draining, limit)
 		}
 	})
-}
-
-func TestContenders(t *testing.T) {
-	now := time.Now()
-	stuck := machinedrain.Progress{Last: now.Add(-time.Minute), Observed: now.Add(-time.Minute), OnlyTerminates: true}
-	for _, test := range []struct {
-		name                                                string
-		draining, recorded, gone, paused, invalid, held, is bool
-		unreachable                                         time.Duration
-		notReady                                            bool
-		progress                                            machinedrain.Progress
-	}{
-		{name: "M143: its Node is not ready, and all Pods that are left fail to terminate", draining: true, notReady: true, progress: stuck},
-		{name: "M143: its Node is ready", draining: true, progress: stuck, is: true},
-		{name: "M143: other Pods are left", draining: true, notReady: true, progress: machinedrain.Progress{Last: stuck.Last, Observed: stuck.Observed}, is: true},
-		{name: "M143: one of them has terminated a moment ago", draining: true, notReady: true, progress: machinedrain.Progress{Last: now, Observed: stuck.Observed, OnlyTerminates: true}, is: true},
-		{name: "waits", is: true},
-		{name: "drains", draining: true, is: true},
-		{name: "M26: its Node has been unreachable for five minutes", draining: true, unreachable: 5 * time.Minute},
-		{name: "M26: its Node is unreachable, maybe for a moment", draining: true, unreachable: 299 * time.Second, is: true},
-		{name: "its Node does not exist", draining: true, gone: true},
-		{name: "is paused", paused: true},
-		{name: "drains, and was paused then", draining: true, paused: true, is: true},
-		{name: "waits for its rules to be fixed", invalid: true, is: true},
-		{name: "drains, and its rules are invalid since", draining: true, invalid: true, is: true},
-		{name: "M37: is held", held: true},
-		{name: "M37: drains, and is held since", draining: true, held: true, is: true},
-		{name: "M37: has begun, is held since, and its NodeMaintenance is recreated", recorded: true, held: true, is: true},
-		{name: "M37: has begun, was paused then, and its NodeMaintenance is recreated", recorded: true, paused: true, is: true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			m := inDeletion("one")
-			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-			if test.paused {
-				m.Annotations[clusterv1.PausedAnnotation] = ""
-			}
-			observed := machinedrain.ObservedDrain{Node: unreachableSince(now, test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
-			if test.recorded {
-				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
-			}
-			if observed.Progress = test.progress; test.notReady {
-				observed.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
-			}
-			if test.gone {
-				observed.Node = nil
-			}
-			if test.draining {
-				observed.Maintenance = &v1alpha1.NodeMaintenance{}
-			}
-			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
-			if err != nil || len(contenders) == 1 != test.is {
-				t.Fatalf("Contenders() = %v, %v", contenders, err)
-			}
-			if test.is && (contenders[0].Draining != (test.draining || test.recorded) || contenders[0].Obstacle == machinedrain.AwaitsRules != test.invalid) {
-				t.Errorf("Contenders() = %v", contenders)
-			}
-		})
-	}
-
-	t.Run("M26: all workers count for a percentage, and only those that drain or wait are observed", func(t *testing.T) {
-		controlPlane, running, withoutNode := inDeletion("cp"), inDeletion("running"), inDeletion("new")
-		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
-		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, "" // it may be known by its provider ID
-		var observed []string
-		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-			observed = append(observed, m.Name)
-			return machinedrain.ObservedDrain{}, nil
-		})
-		if err != nil || workers != 3 || !slices.Equal(observed, []string{"new", "one"}) {
-			t.Errorf("%d workers, observed %v, error %v", workers, observed, err)
-		}
-	})
-}
-
-func TestPlaceOfDrainInPlace(t *testing.T) {
-	requested, waits := metav1.Unix(100, 0).UTC().Format(time.RFC3339), metav1.Unix(101, 0).UTC().Format(time.RFC3339)
-	for name, tc := range map[string]struct {
-		annotations map[string]string
-		want        int64
-	}{
-		"M127: a Machine that waits for the turn of its drain in place keeps its place when it is deleted": {
-			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 100,
-		},
-		"M127: one that was drained in place before has that of its deletion": {
-			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/"}, 1000,
-		},
-		"M107: a copied request of another Machine does not count": {
-			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/other", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,
-		},
-		"M107: nor does one that nothing explains any more": {
-			map[string]string{v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := inDeletion("one")
-			m.DeletionTimestamp = ptr.To(metav1.Unix(1000, 0))
-			maps.Copy(m.Annotations, tc.annotations)
-			if got := machinedrain.ContenderOf(&m).Requested.Unix(); got != tc.want {
-				t.Errorf("the place of its request at %d", got)
-			}
-		})
-	}
 }
 
 func TestOverdueTurn(t *testing.T) {
@@ -568,34 +407,6 @@ func TestHasTurn(t *testing.T) {
 	}
 }
 
-func TestMostUnreachable(t *testing.T) {
-	now := time.Now()
-	node := func(ready corev1.ConditionStatus, ago time.Duration) corev1.Node {
-		n := unreachableSince(now, ago)
-		n.CreationTimestamp, n.Status.Conditions[0].Status = metav1.NewTime(now.Add(-time.Hour)), ready
-		return *n
-	}
-	lost, reachable, returned := node(corev1.ConditionUnknown, time.Hour), node(corev1.ConditionTrue, time.Hour), node(corev1.ConditionTrue, 299*time.Second)
-	created, controlPlane := *returned.DeepCopy(), *reachable.DeepCopy()
-	created.CreationTimestamp, controlPlane.Labels = metav1.NewTime(now.Add(-5*time.Minute)), map[string]string{"node-role.kubernetes.io/control-plane": ""}
-	for name, tc := range map[string]struct {
-		nodes []corev1.Node
-		want  bool
-	}{
-		"one of two is":                               {[]corev1.Node{lost, reachable}, false},
-		"two of three are":                            {[]corev1.Node{lost, lost, reachable}, true},
-		"the control plane does not count":            {[]corev1.Node{lost, controlPlane}, true},
-		"some have just come back, others may follow": {[]corev1.Node{lost, returned, reachable}, true},
-		"some were just created":                      {[]corev1.Node{lost, created, reachable}, false},
-	} {
-		t.Run("M26: "+name, func(t *testing.T) {
-			if got := machinedrain.MostUnreachable(tc.nodes, now); got != tc.want {
-				t.Errorf("MostUnreachable() = %t", got)
-			}
-		})
-	}
-}
-
 // inDeletion returns a Machine that is being deleted and has the hook.
 func inDeletion(name string) clusterv1.Machine {
 	m := clusterv1.Machine{}
@@ -630,51 +441,4 @@ func TestParallelDrains(t *testing.T) {
 			t.Errorf("%v of %d: %d, want %d", test.value, test.workers, got, test.want)
 		}
 	}
-}
-
-func TestPatience(t *testing.T) {
-	impatient := func(c machinedrain.Contender) machinedrain.Contender {
-		c.Patience, c.Limit = 100*time.Second, 1
-		return c
-	}
-	stuck, moves := impatient(progressed(contender("a", 1), 100, 0)), impatient(progressed(contender("b", 2), 150, 0))
-	elsewhere := func(c machinedrain.Contender) machinedrain.Contender { return impatient(of("web", c)) }
-	for _, test := range []struct {
-		name string
-		all  []machinedrain.Contender
-		at   int
-		now  bool
-	}{
-		{"M133: a drain counts while it makes progress", []machinedrain.Contender{stuck}, 199, false},
-		{"M133: it does not count after it has made none for the patience", []machinedrain.Contender{stuck}, 200, true},
-		{"M133: only the Machine that has waited for the longest time begins", []machinedrain.Contender{stuck, impatient(contender("b", 2))}, 200, false},
-		{"M133: none begins beside two drains", []machinedrain.Contender{stuck, moves}, 200, false},
-		{"M133: also if neither makes progress", []machinedrain.Contender{stuck, moves}, 1000, false},
-		{"M133: a drain counts whose progress is not known", []machinedrain.Contender{impatient(began(contender("a", 1), 1))}, 1000, false},
-		{"M133: it counts for a minute after an interruption", []machinedrain.Contender{impatient(progressed(contender("a", 1), 100, 150))}, 209, false},
-		{"M133: none begins while a drain exceeds the limit of another policy", []machinedrain.Contender{stuck, elsewhere(inDrain(contender("c", 1))), elsewhere(inDrain(contender("d", 1)))}, 200, false},
-		{"M133: or is about to, because the Machine has waited longer", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(contender("d", 2))}, 200, false},
-		{"M133: one begins although a Machine of another policy waits for a drain that makes progress", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 190, 0)), elsewhere(contender("d", 2))}, 200, true},
-		{"M133: or for one that has been blocked since", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(blocked(contender("d", 2)))}, 200, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			turn := machinedrain.TurnOf(impatient(contender("z", 9)), test.all, 1, time.Unix(int64(test.at), 0))
-			if turn.Now() != test.now {
-				t.Errorf("got %+v", turn)
-			}
-		})
-	}
-	t.Run("M133: none begins beside a drain that has exceeded the limit of another policy because of a drain whose policy is gone", func(t *testing.T) {
-		ofPolicy := func(policy string, c machinedrain.Contender) machinedrain.Contender { return impatient(of(policy, c)) }
-		gone := progressed(contender("a", 1), 100, 0)
-		all := []machinedrain.Contender{gone, ofPolicy("web", progressed(contender("w", 5), 999, 0))}
-		if turn := machinedrain.TurnOf(ofPolicy("db", contender("x", 6)), all, 1, time.Unix(1000, 0)); turn.Now() {
-			t.Errorf("got %+v", turn)
-		}
-	})
-	t.Run("M133: without a patience, a drain always counts", func(t *testing.T) {
-		if turn := machinedrain.TurnOf(contender("z", 9), []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 1, time.Unix(100000, 0)); turn.Now() {
-			t.Errorf("got %+v", turn)
-		}
-	})
 }
