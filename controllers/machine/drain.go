@@ -330,9 +330,9 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 	return s.requeueBy(s.clock().DrainDeadline(s.machine), waiting), nil
 }
 
-// confirmPods waits until the API server has the Node cordoned, and until each Pod that it lists on it was observed when the NodeMaintenance was found to
-// be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned would be released. A timeout of the wait for
-// volumes does not end the drain, and no deadline ends this step.
+// confirmPods waits until the Node in the API server is cordoned, and until each Pod that the API server lists there was observed when the
+// NodeMaintenance was found to be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned
+// would be released. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
 	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil

@@ -23,8 +23,9 @@ var (
 		Help: "Machines whose Nodes are being drained, for their deletion or in place.",
 	})
 	drainDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "capnm_drain_duration_seconds",
-		Help:    "Time from the start of a drain, or the deletion of a Machine whose Node was drained before, to the removal of the Machine's hook, by reason (Drained, TimedOut).",
+		Name: "capnm_drain_duration_seconds",
+		Help: "Time from the start of a drain, or the deletion of a Machine whose Node was drained before, to the removal of the Machine's hook, " +
+			"by reason (Drained, TimedOut).",
 		Buckets: buckets,
 	}, []string{"reason"})
 	oldestDrain = prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -77,7 +77,8 @@ func (r *Reconciler) readNode(ctx context.Context, s *scope) (*corev1.Node, outc
 }
 
 func waitForNode(s *scope, until string) outcome {
-	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, at: s.now.Add(observeRetry), message: "Waiting for Node " + s.node.Name + " to be " + until}
+	message := "Waiting for Node " + s.node.Name + " to be " + until
+	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: message, at: s.now.Add(observeRetry)}
 }
 
 // awaitVolumes waits for the volumes of the Node in scope.

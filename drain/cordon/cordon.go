@@ -38,11 +38,13 @@ func Apply(node *corev1.Node) (changed bool) {
 	return changed
 }
 
-// Holds reports whether a NodeMaintenance keeps the Nodes that it selects cordoned. One whose Machine waits for a turn may leave its Node schedulable. A NodeMaintenance that is being deleted does not,
-// regardless of its stage: of two that are deleted together, one must uncordon. One that serves a Machine does until it has ended, since it is recreated.
+// Holds reports whether a NodeMaintenance keeps the Nodes that it selects cordoned. One whose Machine waits for a turn may leave its Node schedulable. One
+// that is being deleted does not keep them, regardless of its stage: of two that are deleted together, one must uncordon. One that serves a Machine does
+// until it has ended, since it is recreated.
 func Holds(m *v1alpha1.NodeMaintenance) bool {
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
-	return (m.Spec.Stage == v1alpha1.StageCordon && !m.StaysSchedulable() || m.Spec.Stage == v1alpha1.StageDrain) && (m.DeletionTimestamp.IsZero() || serves && !m.HasEnded())
+	cordons := m.Spec.Stage == v1alpha1.StageCordon && !m.StaysSchedulable() || m.Spec.Stage == v1alpha1.StageDrain
+	return cordons && (m.DeletionTimestamp.IsZero() || serves && !m.HasEnded())
 }
 
 // RestoresUnconditionally reports whether a completing NodeMaintenance makes its Nodes schedulable, regardless of who cordoned

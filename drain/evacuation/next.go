@@ -276,10 +276,11 @@ func activate(in Input, class, reason, why string) Action {
 // exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. A DaemonSet evacuator that another
 // actor has marked as completed is activated again: nothing else removes Pods of DaemonSets.
 func (in Input) exhausted(reason, why string) Action {
+	isServed := in.Pod.Type == v1alpha1.PodTypeDaemonSet && in.Limits.allow(v1alpha1.EvacuatorClassDaemonSet)
 	switch {
 	case in.Pod.evictable():
 		return Action{Kind: Evict, Reason: reason, Message: why + ". Evicting the Pod."}
-	case in.Pod.Type == v1alpha1.PodTypeDaemonSet && in.Limits.allow(v1alpha1.EvacuatorClassDaemonSet) && !in.Evacuation.IsAssignedTo(v1alpha1.EvacuatorClassDaemonSet):
+	case isServed && !in.Evacuation.IsAssignedTo(v1alpha1.EvacuatorClassDaemonSet):
 		return activate(in, v1alpha1.EvacuatorClassDaemonSet, reason, why)
 	default:
 		return Action{

@@ -383,7 +383,7 @@ func (d *Drain) finish(end time.Time) {
 	})
 }
 
-// lastResult returns the last result of a drain in the condition of the Machine. Its reason is empty if there is none.
+// lastResult returns the last result of a drain in the condition of the Machine. Its reason is empty if the drain has no result.
 func (d *Drain) lastResult() history.Wait {
 	for _, phase := range slices.Backward(d.Phases) {
 		switch phase.Reason {

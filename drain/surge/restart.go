@@ -17,8 +17,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// A restart replaces the Pods of a Deployment by a rollout and keeps the number of replicas. One write begins it: it sets the annotation RestartedAt
-// in the Pod template and the label RestartedAt of the Deployment, both to the present time. The Deployment controller does the rest.
+// A restart replaces the Pods of a Deployment by a rollout and keeps the number of replicas. It is reported to the Pods, and then one write begins it: it
+// sets the annotation RestartedAt in the Pod template and the label RestartedAt of the Deployment, both to the time of the report. The Deployment controller
+// does the rest.
 //
 //   - A Pod whose annotation differs from that of the template belongs to a rollout in progress, which deletes the Pod.
 //   - The label says when the Deployment was restarted last, also if another actor has restored the template. The Deployment is not restarted again

@@ -198,9 +198,9 @@ func read(ctx context.Context, live client.Client, key types.NamespacedName) (*a
 		return nil, nil, errors.Wrapf(err, "reading the selector of StatefulSet %s", key)
 	}
 	var pods []corev1.Pod
+	selected := []client.ListOption{client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.Limit(podsPage)}
 	for page := (&corev1.PodList{}); ; {
-		options := []client.ListOption{client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.Limit(podsPage), client.Continue(page.Continue)}
-		if err := live.List(ctx, page, options...); err != nil {
+		if err := live.List(ctx, page, append(selected, client.Continue(page.Continue))...); err != nil {
 			return nil, nil, errors.Wrapf(err, "listing the Pods of StatefulSet %s", key)
 		}
 		for i := range page.Items {

@@ -113,8 +113,8 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 	case stage == v1alpha1.StageComplete && machinedrain.IsUpdatedInPlace(machine):
 		return Progress{Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts until the update has completed"}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
-		return Progress{Failed: fmt.Sprintf("%s. It stays, and takes effect when a policy selects the Machine; to remove it: kubectl node-maintenance complete machine %s -n %s",
-			condition.Message, machine.Name, machine.Namespace)}
+		return Progress{Failed: fmt.Sprintf("%s. It stays, and takes effect when a policy selects the Machine; to remove it: "+
+			"kubectl node-maintenance complete machine %s -n %s", condition.Message, machine.Name, machine.Namespace)}
 	case condition.Status == metav1.ConditionTrue && slices.Contains(reached[stage], condition.Reason):
 		return Progress{Reached: true}
 	case condition.Status == metav1.ConditionTrue: // of an earlier stage

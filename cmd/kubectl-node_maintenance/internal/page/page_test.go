@@ -96,7 +96,7 @@ func TestWriteHTML(t *testing.T) {
 		}
 	})
 
-	t.Run("K49: objects of equal names in several Clusters are told apart", func(t *testing.T) {
+	t.Run("K49: objects of equal names in several Clusters are distinguished by their Clusters", func(t *testing.T) {
 		g, h := NewWithT(t), historyOf("web", 1)
 		other := h.Drains[0]
 		other.Cluster = "east"
