@@ -7,11 +7,13 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
 // prepareMove starts the management cluster that the Cluster will be moved to, with as many managers as the present one has.
@@ -35,7 +37,7 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 		if err := r.setPaused(ctx, false); err != nil { // an interrupted move leaves the Cluster paused
 			return err
 		}
-		if err := r.noneReleased(ctx); err != nil {
+		if err := r.noneUnmovable(ctx); err != nil {
 			return err
 		}
 		return r.fleet.MoveTo(ctx, r.next.fleet, metav1.NamespaceDefault)
@@ -54,16 +56,24 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 	return nil
 }
 
-// noneReleased returns an error while a released Machine exists. clusterctl fails if the infrastructure machine of a Machine is deleted during the move,
-// and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
-func (r *run) noneReleased(ctx context.Context) error {
+// noneUnmovable returns an error while a Machine that is being deleted has no infrastructure machine any more. clusterctl fails if it is deleted during the
+// move, and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
+func (r *run) noneUnmovable(ctx context.Context) error {
 	machines := &clusterv1.MachineList{}
 	if err := r.fleet.Client.List(ctx, machines, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		return errors.Wrap(err, "listing Machines")
 	}
 	for i := range machines.Items {
-		if m := &machines.Items[i]; !m.DeletionTimestamp.IsZero() && !machinedrain.HasHook(m) {
-			return errors.Errorf("Machine %s is released and not gone", m.Name)
+		m := &machines.Items[i]
+		if m.DeletionTimestamp.IsZero() {
+			continue
+		}
+		infrastructure := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.InfrastructureRef.Name}
+		switch err := r.fleet.Client.Get(ctx, infrastructure, &infrav1.KwokMachine{}); {
+		case apierrors.IsNotFound(err):
+			return errors.Errorf("the infrastructure of Machine %s is gone, and the Machine is not", m.Name)
+		case err != nil:
+			return errors.Wrapf(err, "getting the infrastructure of Machine %s", m.Name)
 		}
 	}
 	return nil
