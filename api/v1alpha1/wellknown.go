@@ -152,10 +152,6 @@ const (
 	// Drain started at another time, for example because it was recreated. Only managers may write it there.
 	DrainStartedAnnotation = "maintenance.cluster.x-k8s.io/drain-started"
 
-	// DrainOverdueAnnotation is the time at which the manager observed that the drain timeout was exceeded before the final eviction attempts had
-	// been made. The Machine waits for them for a limited time from then.
-	DrainOverdueAnnotation = "maintenance.cluster.x-k8s.io/drain-overdue"
-
 	// DrainEndedAnnotation is the time at which the drain ended before it timed out. Without VolumeWaitStartedAnnotation, the volumes have
 	// detached as well.
 	DrainEndedAnnotation = "maintenance.cluster.x-k8s.io/drain-ended"

@@ -132,7 +132,7 @@ func TestWithoutConnection(t *testing.T) {
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true, reason: v1alpha1.ReasonWaitingForTurn},
 		{name: "M113: keeps a Machine that is held, beyond its drain timeout", state: wasLost, held: true, blindFor: time.Hour,
-			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
 		{name: "M113: keeps it after a restart", state: notTried, held: true, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
 		{name: "M113: keeps it while its policy cannot be decoded", state: wasLost, held: true, unread: true, wants: v1alpha1.ReasonWaitingForPreDrainHook},
 		{name: "M113: keeps it while admission fails", state: wasLost, held: true, fails: true, blindFor: time.Hour,

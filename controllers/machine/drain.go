@@ -165,7 +165,7 @@ func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.
 		waiting.blind = true
 		return waiting, nil
 	}
-	return s.untilDrainDeadline(waiting), nil
+	return r.untilDrainDeadline(s, waiting), nil
 }
 
 // desired returns the NodeMaintenance that drains the Machine's Node.
@@ -256,7 +256,7 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 		waiting.blind = true
 		return waiting, nil
 	}
-	return s.untilDrainDeadline(waiting), nil
+	return r.untilDrainDeadline(s, waiting), nil
 }
 
 // drainState returns what is known about the end of the drain. It does not end while a MachineDrainRule that is gone still applies: it may never have

@@ -35,7 +35,7 @@ func (r *Reconciler) resume(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.WasHeldByHooks(s.machine) {
 		return outcome{}, nil
 	}
-	r.Clusters.WithdrawDrained(s.maintenanceRequest())
+	r.Clusters.WithdrawConfirmation(s.maintenanceRequest())
 	if err := r.recordClock(ctx, s); err != nil {
 		return outcome{}, err
 	}

@@ -77,6 +77,7 @@ type Reconciler struct {
 	policyGone  sync.Map                                  // since when Machines follow other policies than recorded, by namespace and name: see awaitPolicy
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
+	overdue     sync.Map                                  // since when Machines have waited for the final eviction attempts, by namespace and name: see observeOverdue
 	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
@@ -149,6 +150,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
 		}
+		r.overdue.Delete(client.ObjectKeyFromObject(machine))
 		return reconcile.Result{}, nil
 	}
 	if s.cluster == nil {
@@ -360,6 +362,7 @@ func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	r.requested.Delete(machine)
 	r.rulesGone.Delete(machine)
 	r.policyGone.Delete(machine)
+	r.overdue.Delete(machine)
 	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }

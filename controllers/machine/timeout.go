@@ -31,8 +31,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
 		clock.Blocked = nil
 	}
-	recorded, limited := clock.Record(changed), s.policySettles.IsZero() && clock.RecordLimit(changed, s.policy)
-	if overdue := clock.UpdateOverdue(changed, s.maintenance, s.now); !recorded && !limited && !overdue {
+	if recorded, limited := clock.Record(changed), s.policySettles.IsZero() && clock.RecordLimit(changed, s.policy); !recorded && !limited {
 		return nil
 	}
 	if !r.mayPatch(s) {
@@ -151,7 +150,8 @@ func (s *scope) untilDeadline(waiting outcome) outcome {
 }
 
 // untilDrainDeadline waits until the drain times out and every Pod has had its final eviction attempt. After that, the next step runs.
-func (s *scope) untilDrainDeadline(waiting outcome) outcome {
+func (r *Reconciler) untilDrainDeadline(s *scope, waiting outcome) outcome {
+	r.observeOverdue(s)
 	clock := s.clock()
 	releaseAt := clock.ReleaseAt(s.machine, s.maintenance, s.now)
 	if s.exceeds(releaseAt) {
@@ -160,6 +160,24 @@ func (s *scope) untilDrainDeadline(waiting outcome) outcome {
 	}
 	waiting.message = clock.FinalAttemptsMessage(s.machine, s.maintenance, s.now) + waiting.message
 	return s.requeueBy(releaseAt, waiting)
+}
+
+// observeOverdue sets since when the Machine has waited for the final eviction attempts, which is kept in memory: see Clock.Overdue.
+func (r *Reconciler) observeOverdue(s *scope) {
+	s.IsAttempted = r.Clusters.IsAttempted(s.maintenanceRequest(), s.maintenance)
+	key, clock := client.ObjectKeyFromObject(s.machine), s.clock()
+	if !clock.HasExceeded(s.machine, s.now) {
+		r.overdue.Delete(key)
+		return
+	}
+	since, found := r.overdue.Load(key)
+	if !found && clock.AwaitsFinalAttempts(s.machine, s.maintenance, s.now) {
+		since, found = s.now, true
+		r.overdue.Store(key, since)
+	}
+	if found {
+		s.OverdueSince = since.(time.Time) //nolint:forcetypeassert // nothing else is stored
+	}
 }
 
 func (s *scope) exceeds(deadline *time.Time) bool { return deadline != nil && !s.now.Before(*deadline) }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
@@ -98,6 +99,19 @@ func TestDaemonSetsAfterTimeout(t *testing.T) {
 	}
 }
 
+func TestPauseDuringFinalAttempts(t *testing.T) { // M96
+	g, machine := NewWithT(t), deletedMachine()
+	machine.Annotations[clusterv1.PausedAnnotation] = ""
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}}
+	r := notConnected(t, fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster).Build(), clock.RealClock{})
+	key := client.ObjectKeyFromObject(machine)
+	r.overdue.Store(key, time.Now())
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, found := r.overdue.Load(key)
+	g.Expect(found).To(BeFalse(), "the wait for the final eviction attempts begins again after the pause")
+}
+
 func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
@@ -112,6 +126,8 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 		status    metav1.ConditionStatus
 		observed  int64
 		confirmed bool
+		attempted bool          // this process has found that the final eviction attempts have been made
+		overdue   time.Duration // for how long the Machine has waited for them
 		since     time.Duration // for how long the Machine has waited for the confirmation
 		action    action
 		timedOut  bool
@@ -128,8 +144,16 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 		{
-			name: "M13: times out a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, started: ago(50 * time.Minute),
-			records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute), v1alpha1.DrainOverdueAnnotation: ago(time.Minute)}),
+			name: "M96: waits for them for 30 s", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, overdue: 29 * time.Second,
+			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
+		},
+		{
+			name: "M13: times out a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, overdue: 30 * time.Second,
+			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
+		},
+		{
+			name: "M13: times it out when this process has found that they have been made", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, attempted: true,
+			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -141,7 +165,11 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			}
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-50 * time.Minute))}}
-			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed}}
+			m.Status.Conditions = []metav1.Condition{
+				{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed},
+				{Type: v1alpha1.NodeMaintenanceFinalEvictionAttempt, Status: metav1.ConditionTrue, ObservedGeneration: 2}, // of an earlier process
+			}
+			m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{FinalAttemptTime: new(metav1.NewTime(now.Add(-50 * time.Minute)))}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
 			r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
 			s := &scope{machine: machine, cluster: cluster, now: now, node: &corev1.Node{}}
@@ -149,6 +177,12 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			s.Turn = &machinedrain.Turn{}
 			if tc.confirmed {
 				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+			}
+			if tc.attempted {
+				r.Clusters.ConfirmAttempted(s.maintenanceRequest(), m, "node")
+			}
+			if tc.overdue > 0 {
+				r.overdue.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.overdue))
 			}
 			if tc.since > 0 {
 				r.unconfirmed.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.since))

@@ -129,7 +129,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if err != nil || s.suspended { // the Pods have not been evaluated
-		r.Clusters.WithdrawDrained(request)
+		r.Clusters.WithdrawConfirmation(request)
 		r.Clusters.ForgetProgress(request)
 	}
 	refused := s.refusals.first()
@@ -237,7 +237,7 @@ func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)
-	r.Clusters.WithdrawDrained(s.request)
+	r.Clusters.WithdrawConfirmation(s.request)
 	r.Clusters.ForgetProgress(s.request)
 	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
 	return r.setNodeConditions(ctx, s)

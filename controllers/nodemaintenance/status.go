@@ -105,13 +105,18 @@ func (s *scope) reported() (last time.Time) {
 	return last
 }
 
-// confirm tells the machine controller whether this process has found the Nodes to be drained. A Node that could not be cordoned is not: its next Pod
-// may be about to start.
+// confirm tells the machine controller whether this process has found the Nodes to be drained, or the final eviction attempts to be made. A Node that
+// could not be cordoned is not drained: its next Pod may be about to start.
 func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
-	if len(s.nodes) > 0 && s.drain != nil && s.drain.decision.Drained && len(s.cordonErrors) == 0 {
+	switch {
+	case len(s.nodes) == 0 || s.drain == nil:
+		r.Clusters.WithdrawConfirmation(s.request)
+	case s.drain.decision.Drained && len(s.cordonErrors) == 0:
 		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name, s.podsOfMachine())
-	} else {
-		r.Clusters.WithdrawDrained(s.request)
+	case s.drain.finalAttempt.Done():
+		r.Clusters.ConfirmAttempted(s.request, s.maintenance, s.nodes[0].Name)
+	default:
+		r.Clusters.WithdrawConfirmation(s.request)
 	}
 	return true, nil
 }

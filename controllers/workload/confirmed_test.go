@@ -15,7 +15,7 @@ import (
 )
 
 func TestConfirmDrained(t *testing.T) {
-	t.Run("M95: a confirmation holds for one generation and until the watch of the Pods ends", func(t *testing.T) {
+	t.Run("M95, M96: a confirmation holds for one generation and until the watch of the Pods ends", func(t *testing.T) {
 		g := NewWithT(t)
 		cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
 		request := Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}
@@ -37,8 +37,15 @@ func TestConfirmDrained(t *testing.T) {
 		g.Expect(c.ConfirmedPods(request, edited)).To(BeEmpty())
 		g.Expect(c.IsConfirmed(request, recreated)).To(BeFalse())
 
-		c.WithdrawDrained(request)
+		c.ConfirmAttempted(request, m, "node")
+		g.Expect(c.IsConfirmed(request, m)).To(BeFalse(), "Pods remain")
+		g.Expect(c.IsAttempted(request, m)).To(BeTrue())
+		g.Expect(c.IsAttempted(request, edited)).To(BeFalse())
+		g.Expect(changes).To(HaveLen(2))
+
+		c.WithdrawConfirmation(request)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
+		g.Expect(c.IsAttempted(request, m)).To(BeFalse())
 		c.ConfirmDrained(request, m, "node", nil)
 		c.Disconnect(cluster)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())

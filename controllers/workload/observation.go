@@ -46,7 +46,8 @@ const (
 	VolumesChanged ChangeType = "VolumesChanged"
 	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not have.
 	WatchesAdded ChangeType = "WatchesAdded"
-	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, see ConfirmDrained.
+	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made, see
+	// ConfirmDrained and ConfirmAttempted.
 	DrainConfirmed ChangeType = "DrainConfirmed"
 	// WatchEnded means that the watch has ended with its connection.
 	WatchEnded ChangeType = "WatchEnded"

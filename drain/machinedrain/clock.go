@@ -34,9 +34,13 @@ type Clock struct {
 	Drained *time.Time
 	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
+	// Overdue is since when this process has waited for the final eviction attempts after the drain timeout. It is not recorded: after a restart or a
+	// pause, Pods that have started meanwhile get theirs.
+	Overdue *time.Time
 
-	resumed  bool // the end of an earlier drain does not count any more
-	outdated bool // see isOutdated
+	isAttempted bool // see Situation.IsAttempted
+	resumed     bool // the end of an earlier drain does not count any more
+	outdated    bool // see isOutdated
 }
 
 // ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts, and from
@@ -252,7 +256,7 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 		return *c.Volumes
 	}
 	start := now
-	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && !isOverdue(m, *deadline, now) { // else the drain has just ended
+	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && c.Overdue == nil { // else the drain has just ended
 		start = *deadline
 	}
 	drained := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
@@ -290,14 +294,14 @@ const finalAttemptPeriod = evacuation.EvictionMargin
 
 // ReleaseAt returns when a Machine whose drain has not completed is released, nil if the drain has no timeout. This is the deadline, unless
 // the final eviction attempts have not been made by then: because the timeout was set late, the Machine was paused or no manager ran. Then
-// the Machine waits for them, and for the grace periods of the Pods that terminate. The wait ends after finalAttemptPeriod, counted from
-// the record on the Machine, or with the end that its NodeMaintenance has recorded. So a restart does not prolong it.
+// the Machine waits for them, and for the grace periods of the Pods that terminate. The wait ends finalAttemptPeriod after this process has begun it, or
+// with the end that its NodeMaintenance has recorded.
 func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) *time.Time {
 	deadline := c.DrainDeadline(m)
-	if !c.awaitsFinalAttempts(deadline, maintenance, now) {
+	if !c.AwaitsFinalAttempts(m, maintenance, now) {
 		return deadline
 	}
-	at := overdueSince(m, *deadline, now).Add(finalAttemptPeriod)
+	at := ptr.Deref(c.Overdue, now).Add(finalAttemptPeriod)
 	latest := at.Add(draintimeout.MaxGracePeriod)
 	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil && maintenance.Status.ObservedGeneration == maintenance.Generation {
 		switch end := status.FinalAttemptEndTime.Time; {
@@ -313,7 +317,7 @@ func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMainten
 // FinalAttemptsMessage returns what a Machine waits for whose drain timeout is exceeded, as the start of the message of its condition. It
 // is empty while the timeout is not exceeded.
 func (c Clock) FinalAttemptsMessage(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) string {
-	if !c.awaitsFinalAttempts(c.DrainDeadline(m), maintenance, now) {
+	if !c.AwaitsFinalAttempts(m, maintenance, now) {
 		return ""
 	}
 	what := "the final eviction attempts"
@@ -324,48 +328,16 @@ func (c Clock) FinalAttemptsMessage(m *clusterv1.Machine, maintenance *v1alpha1.
 	return fmt.Sprintf("nodeDrainTimeoutSeconds is exceeded; waiting until %s at the latest for %s. ", c.ReleaseAt(m, maintenance, now).UTC().Format(time.RFC3339), what)
 }
 
-// UpdateOverdue records on a Machine since when it waits for the final eviction attempts after its drain timeout, and removes a record that
-// no longer applies because the timeout was extended or removed. maintenance is nil if it is unknown.
-func (c Clock) UpdateOverdue(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) (changed bool) {
+// HasExceeded reports whether the drain timeout is exceeded, and the wait for volumes has not begun.
+func (c Clock) HasExceeded(m *clusterv1.Machine, now time.Time) bool {
 	deadline := c.DrainDeadline(m)
-	switch {
-	case maintenance == nil:
-		return false
-	case deadline == nil || now.Before(*deadline):
-		return removeAnnotations(m, v1alpha1.DrainOverdueAnnotation)
-	case !c.awaitsFinalAttempts(deadline, maintenance, now) || isOverdue(m, *deadline, now):
-		return false
-	}
-	metav1.SetMetaDataAnnotation(&m.ObjectMeta, v1alpha1.DrainOverdueAnnotation, now.UTC().Truncate(time.Second).Format(time.RFC3339))
-	return true
+	return deadline != nil && !now.Before(*deadline) && c.Volumes == nil
 }
 
-// awaitsFinalAttempts reports whether a Machine whose drain timeout is exceeded waits for the final eviction attempts of its
-// NodeMaintenance. It does not if the NodeMaintenance is unknown or does not drain the Node, or if the wait for volumes has begun.
-func (c Clock) awaitsFinalAttempts(deadline *time.Time, maintenance *v1alpha1.NodeMaintenance, now time.Time) bool {
-	return deadline != nil && !now.Before(*deadline) && c.Volumes == nil &&
-		maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain && !allAttempted(maintenance)
-}
-
-// allAttempted reports whether every Pod that must be evicted has had its final eviction attempt under the current spec. A condition of a
-// manager that did not record the time of the attempts does not count.
-func allAttempted(m *v1alpha1.NodeMaintenance) bool {
-	return isTrue(m, v1alpha1.NodeMaintenanceFinalEvictionAttempt) && m.Status.DrainTimeout != nil && m.Status.DrainTimeout.FinalAttemptTime != nil
-}
-
-// overdueSince returns since when a Machine waits for the final eviction attempts: the recorded time or else now.
-func overdueSince(m *clusterv1.Machine, deadline, now time.Time) time.Time {
-	if isOverdue(m, deadline, now) {
-		return *credible(m, v1alpha1.DrainOverdueAnnotation, now)
-	}
-	return now
-}
-
-// isOverdue reports whether a Machine has a record of DrainOverdueAnnotation. One that is older than the deadline was for an earlier
-// deadline. One in the future is replaced: the wait would not end before.
-func isOverdue(m *clusterv1.Machine, deadline, now time.Time) bool {
-	since := credible(m, v1alpha1.DrainOverdueAnnotation, now)
-	return since != nil && !since.Before(deadline.Truncate(time.Second))
+// AwaitsFinalAttempts reports whether a Machine whose drain timeout is exceeded waits for the final eviction attempts of its
+// NodeMaintenance. It does not if the NodeMaintenance is unknown or does not drain the Node.
+func (c Clock) AwaitsFinalAttempts(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) bool {
+	return c.HasExceeded(m, now) && maintenance != nil && maintenance.Spec.Stage == v1alpha1.StageDrain && !c.isAttempted
 }
 
 // VolumeDeadline returns when the wait for volumes times out, nil if it has no timeout or has not started.
@@ -433,9 +405,9 @@ func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
 	}
 	switch {
 	case c.Held != nil && c.Drain == nil:
-		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
+		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	case c.Drain == nil && DrainTimeout(m) <= 0 && recorded(m, v1alpha1.DrainStartedAnnotation) != nil: // it must not count for a timeout that is set later
-		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation) || changed
+		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	case c.Held == nil && c.Drained != nil && DrainTimeout(m) <= 0: // Pods may have to be drained again, from another start
 		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	}

@@ -99,91 +99,71 @@ func attempting(status metav1.ConditionStatus, generation int64, began, end int,
 }
 
 func TestReleaseAt(t *testing.T) {
-	overdue := func(since int) func(*clusterv1.Machine) {
-		return annotated(v1alpha1.DrainOverdueAnnotation, after(since).Format(time.RFC3339))
-	}
 	stage := func(stage v1alpha1.NodeMaintenanceStage) func(*v1alpha1.NodeMaintenance) {
 		return func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = stage }
 	}
-	untimed := func(m *v1alpha1.NodeMaintenance) { m.Status.DrainTimeout = nil }
-	attempted := attempting(metav1.ConditionTrue, 2, 75, 105)
+	done, missing := attempting(metav1.ConditionTrue, 2, 75, 105), attempting(metav1.ConditionFalse, 2, 75, 105)
+	waits := machinedrain.Situation{OverdueSince: after(95)}
 	for _, tc := range []struct {
 		name        string
 		machine     *clusterv1.Machine // with a drain timeout of 30 s
 		maintenance *v1alpha1.NodeMaintenance
+		situation   machinedrain.Situation
 		now         int
 		want        *time.Time
 	}{
-		{"M13: waits without limit if there is no timeout", machine(isDeleted), attempted, 1000, nil},
-		{"M13: waits until the deadline", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 75, 105), 89, ptr.To(after(90))},
-		{"M13: releases at the deadline if every Pod has had its final eviction attempt", machine(isDeleted, timeouts(30, 0)), attempted, 95, ptr.To(after(90))},
-		{"M96: waits for the NodeMaintenance to observe a timeout that is set late", machine(isDeleted, timeouts(30, 0)), draining(60), 1000, ptr.To(after(1030))},
-		{"M96: counts this wait from the record on the Machine", machine(isDeleted, timeouts(30, 0), overdue(990)), draining(60), 1000, ptr.To(after(1020))},
-		{"M96: ignores a record for an earlier deadline", machine(isDeleted, timeouts(30, 0), overdue(80)), draining(60), 1000, ptr.To(after(1030))},
-		{"M96: ignores a record in the future", machine(isDeleted, timeouts(30, 0), overdue(5000)), draining(60), 1000, ptr.To(after(1030))},
-		{"M96: waits for attempts that have not been made", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionFalse, 2, 75, 105), 100, ptr.To(after(125))},
-		{"M96: does not count attempts for an earlier generation", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionTrue, 1, 75, 105), 100, ptr.To(after(125))},
-		{"M96: does not count attempts without a time, of an earlier manager", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionTrue, 2, 0, 0, untimed), 100, ptr.To(after(125))},
-		{"M96: waits until the grace periods of the Pods have passed", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionFalse, 2, 96, 300), 100, ptr.To(after(300))},
-		{"M96: waits for long grace periods for ten minutes only", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionFalse, 2, 96, 9999), 100, ptr.To(after(725))},
-		{"M96: ignores the end of attempts for an earlier generation", machine(isDeleted, timeouts(30, 0), overdue(95)), attempting(metav1.ConditionFalse, 1, 96, 300), 100, ptr.To(after(125))},
-		{"M13: releases at the deadline if there is no NodeMaintenance", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, after(60).Format(time.RFC3339))), nil, 1000, ptr.To(after(90))},
-		{"M13: releases at the deadline if the NodeMaintenance does not drain", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 75, 105, stage(v1alpha1.StageCordon)), 1000, ptr.To(after(90))},
-		{"M21: does not wait again after the wait for volumes has begun", machine(isDeleted, timeouts(30, 60), annotated(v1alpha1.VolumeWaitStartedAnnotation, after(95).Format(time.RFC3339))), attempting(metav1.ConditionFalse, 2, 96, 300), 100, ptr.To(after(90))},
+		{"M13: waits without limit if there is no timeout", machine(isDeleted), done, machinedrain.Situation{IsAttempted: true}, 1000, nil},
+		{"M13: waits until the deadline", machine(isDeleted, timeouts(30, 0)), missing, machinedrain.Situation{}, 89, ptr.To(after(90))},
+		{"M13: releases at the deadline if every Pod has had its final eviction attempt", machine(isDeleted, timeouts(30, 0)), done,
+			machinedrain.Situation{IsAttempted: true}, 95, ptr.To(after(90))},
+		{"M96: waits if an earlier process has found that: Pods may have started since", machine(isDeleted, timeouts(30, 0)), done, waits, 100, ptr.To(after(125))},
+		{"M96: waits for the NodeMaintenance to observe a timeout that is set late", machine(isDeleted, timeouts(30, 0)), draining(60),
+			machinedrain.Situation{}, 1000, ptr.To(after(1030))},
+		{"M96: counts this wait from its start", machine(isDeleted, timeouts(30, 0)), draining(60), machinedrain.Situation{OverdueSince: after(990)}, 1000, ptr.To(after(1020))},
+		{"M96: waits for attempts that have not been made", machine(isDeleted, timeouts(30, 0)), missing, waits, 100, ptr.To(after(125))},
+		{"M96: waits until the grace periods of the Pods have passed", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 96, 300), waits, 100,
+			ptr.To(after(300))},
+		{"M96: waits for long grace periods for ten minutes only", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 96, 9999), waits, 100,
+			ptr.To(after(725))},
+		{"M96: ignores the end of attempts for an earlier generation", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 1, 96, 300), waits, 100,
+			ptr.To(after(125))},
+		{"M13: releases at the deadline if there is no NodeMaintenance",
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, after(60).Format(time.RFC3339))), nil, machinedrain.Situation{}, 1000, ptr.To(after(90))},
+		{"M13: releases at the deadline if the NodeMaintenance does not drain", machine(isDeleted, timeouts(30, 0)),
+			attempting(metav1.ConditionFalse, 2, 75, 105, stage(v1alpha1.StageCordon)), machinedrain.Situation{}, 1000, ptr.To(after(90))},
+		{"M21: does not wait again after the wait for volumes has begun",
+			machine(isDeleted, timeouts(30, 60), annotated(v1alpha1.VolumeWaitStartedAnnotation, after(95).Format(time.RFC3339))),
+			attempting(metav1.ConditionFalse, 2, 96, 300), machinedrain.Situation{}, 100, ptr.To(after(90))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			expectTime(t, machinedrain.ClockOf(tc.machine, read(tc.maintenance), after(tc.now)).ReleaseAt(tc.machine, tc.maintenance, after(tc.now)), tc.want)
+			tc.situation.Maintenance = read(tc.maintenance)
+			clock := machinedrain.ClockIn(tc.situation, tc.machine, after(tc.now))
+			expectTime(t, clock.ReleaseAt(tc.machine, tc.maintenance, after(tc.now)), tc.want)
 		})
 	}
 }
 
 func TestFinalAttemptsMessage(t *testing.T) {
-	m := machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainOverdueAnnotation, after(95).Format(time.RFC3339)))
+	m := machine(isDeleted, timeouts(30, 0))
 	terminating := attempting(metav1.ConditionFalse, 2, 96, 300, func(m *v1alpha1.NodeMaintenance) { m.Status.Conditions[0].Reason = v1alpha1.ReasonPodsTerminating })
 	for _, tc := range []struct {
 		name        string
 		maintenance *v1alpha1.NodeMaintenance
+		isAttempted bool
 		now         int
 		want        string
 	}{
-		{"M96: says nothing before the deadline", draining(60), 80, ""},
-		{"M96: says nothing after the attempts", attempting(metav1.ConditionTrue, 2, 75, 105), 100, ""},
-		{"M96: names the final eviction attempts", draining(60), 100, "nodeDrainTimeoutSeconds is exceeded; waiting until 2026-01-01T00:02:05Z at the latest for the final eviction attempts. "},
-		{"M96: names the grace periods", terminating, 100, "nodeDrainTimeoutSeconds is exceeded; waiting until 2026-01-01T00:05:00Z at the latest for the grace periods of the Pods that terminate. "},
+		{"M96: says nothing before the deadline", draining(60), false, 80, ""},
+		{"M96: says nothing after the attempts", attempting(metav1.ConditionTrue, 2, 75, 105), true, 100, ""},
+		{"M96: names the final eviction attempts", draining(60), false, 100,
+			"nodeDrainTimeoutSeconds is exceeded; waiting until 2026-01-01T00:02:05Z at the latest for the final eviction attempts. "},
+		{"M96: names the grace periods", terminating, false, 100,
+			"nodeDrainTimeoutSeconds is exceeded; waiting until 2026-01-01T00:05:00Z at the latest for the grace periods of the Pods that terminate. "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := machinedrain.ClockOf(m, read(tc.maintenance), after(tc.now)).FinalAttemptsMessage(m, tc.maintenance, after(tc.now)); got != tc.want {
+			clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(tc.maintenance), OverdueSince: after(95), IsAttempted: tc.isAttempted}, m, after(tc.now))
+			if got := clock.FinalAttemptsMessage(m, tc.maintenance, after(tc.now)); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestUpdateOverdue(t *testing.T) {
-	at := func(seconds int) func(*clusterv1.Machine) {
-		return annotated(v1alpha1.DrainOverdueAnnotation, after(seconds).Format(time.RFC3339))
-	}
-	for _, tc := range []struct {
-		name        string
-		machine     *clusterv1.Machine
-		maintenance *v1alpha1.NodeMaintenance
-		want        string
-	}{
-		{"M96: records since when the Machine waits after its drain timeout", machine(isDeleted, timeouts(30, 0)), draining(60), "2026-01-01T00:01:40Z"},
-		{"M96: keeps the record", machine(isDeleted, timeouts(30, 0), at(95)), draining(60), "2026-01-01T00:01:35Z"},
-		{"M96: replaces the record for an earlier deadline", machine(isDeleted, timeouts(30, 0), at(80)), draining(60), "2026-01-01T00:01:40Z"},
-		{"M96: replaces a record in the future, so that the wait ends", machine(isDeleted, timeouts(30, 0), at(5000)), draining(60), "2026-01-01T00:01:40Z"},
-		{"M96: keeps the record while the NodeMaintenance is unknown", machine(isDeleted, timeouts(30, 0), at(95)), nil, "2026-01-01T00:01:35Z"},
-		{"M96: removes the record when the timeout is extended", machine(isDeleted, timeouts(300, 0), at(95)), draining(60), ""},
-		{"M96: removes the record when the timeout is removed", machine(isDeleted, at(95)), draining(60), ""},
-		{"M13: records nothing before the deadline", machine(isDeleted, timeouts(300, 0)), draining(60), ""},
-		{"M13: records nothing if every Pod has had its final eviction attempt", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionTrue, 2, 75, 105), ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			m := tc.machine.DeepCopy()
-			changed := machinedrain.ClockOf(m, read(tc.maintenance), after(100)).UpdateOverdue(m, tc.maintenance, after(100))
-			if got, had := m.Annotations[v1alpha1.DrainOverdueAnnotation], tc.machine.Annotations[v1alpha1.DrainOverdueAnnotation]; got != tc.want || changed != (got != had) {
-				t.Errorf("got %q (changed: %t), want %q", got, changed, tc.want)
 			}
 		})
 	}
@@ -195,6 +175,7 @@ type drainWorld struct {
 	maintenance *v1alpha1.NodeMaintenance
 	pods        []*drainPod
 	now         time.Time
+	memory      machinedrain.Situation // of the present process
 }
 
 type drainPod struct {
@@ -235,7 +216,7 @@ func (w *drainWorld) reconcileMaintenance() {
 	}
 	draintimeout.Record(status, progress, w.now)
 	condition := metav1.Condition{Type: v1alpha1.NodeMaintenanceFinalEvictionAttempt, Status: metav1.ConditionFalse, Reason: "x", ObservedGeneration: m.Generation}
-	if progress.Done() {
+	if w.memory.IsAttempted = progress.Done(); w.memory.IsAttempted {
 		condition.Status = metav1.ConditionTrue
 	}
 	if m.Status.Conditions = nil; progress.AllDue {
@@ -244,7 +225,7 @@ func (w *drainWorld) reconcileMaintenance() {
 }
 
 // TestFinalAttempts: whenever the timeout is set, and whenever no manager runs, every Pod has had its final eviction attempt and its grace
-// period when the Machine is released, and the Machine is released in a limited time.
+// period when the Machine is released, also one that has started while no manager ran, and the Machine is released in a limited time.
 func TestFinalAttempts(t *testing.T) { // M13, M96
 	rapid.Check(t, func(t *rapid.T) {
 		w := &drainWorld{machine: machine(isDeleted), maintenance: draining(0), now: after(0)}
@@ -253,19 +234,26 @@ func TestFinalAttempts(t *testing.T) { // M13, M96
 		}
 		timeout, set := rapid.Int32Range(1, 900).Draw(t, "timeout"), rapid.IntRange(0, 900).Draw(t, "set")
 		stops, starts := after(rapid.IntRange(0, 900).Draw(t, "stops")), after(rapid.IntRange(0, 1800).Draw(t, "starts"))
+		late := &drainPod{gracePeriod: time.Duration(rapid.IntRange(0, 500).Draw(t, "late grace period")) * time.Second, evictable: rapid.Bool().Draw(t, "late evictable")}
 		deadline, known := after(int(timeout)), after(max(set, int(timeout)))
 		for !w.now.After(after(4000)) {
 			if w.now.Equal(after(set)) {
 				w.machine.Spec.Deletion.NodeDrainTimeoutSeconds = &timeout
 				w.machine.Generation++
 			}
+			if stops.Before(starts) && w.now.Equal(starts) {
+				w.memory, w.pods = machinedrain.Situation{}, append(w.pods, late)
+			}
 			if w.now.Before(stops) || !w.now.Before(starts) {
 				w.maintenance.Generation = w.machine.Generation // the Machine's controller patches it
-				clock := machinedrain.ClockOf(w.machine, read(w.maintenance), w.now)
+				w.memory.Maintenance = read(w.maintenance)
+				clock := machinedrain.ClockIn(w.memory, w.machine, w.now)
 				if at := clock.ReleaseAt(w.machine, w.maintenance, w.now); at != nil && !w.now.Before(*at) {
 					break
 				}
-				clock.UpdateOverdue(w.machine, w.maintenance, w.now)
+				if w.memory.OverdueSince.IsZero() && clock.AwaitsFinalAttempts(w.machine, w.maintenance, w.now) {
+					w.memory.OverdueSince = w.now
+				}
 				w.reconcileMaintenance()
 			}
 			w.now = w.now.Add(time.Second)
@@ -277,13 +265,12 @@ func TestFinalAttempts(t *testing.T) { // M13, M96
 		if w.now.Before(deadline) || w.now.After(latest.Add(time.Minute+draintimeout.MaxGracePeriod)) {
 			t.Fatalf("released %s after the start", w.now.Sub(after(0)))
 		}
-		interrupted := stops.Before(starts) && !starts.Before(deadline) // the end of the attempts may have passed when the manager starts
 		for _, pod := range w.pods {
 			if pod.attempted.IsZero() {
 				t.Fatalf("released %s after the start without a final eviction attempt", w.now.Sub(after(0)))
 			}
 			granted := pod.deletion.Add(min(0, draintimeout.MaxGracePeriod-pod.gracePeriod))
-			if !pod.deletion.IsZero() && w.now.Before(granted) && !interrupted {
+			if !pod.deletion.IsZero() && w.now.Before(granted) {
 				t.Fatalf("released %s after the start, %s before the end of a grace period", w.now.Sub(after(0)), pod.deletion.Sub(w.now))
 			}
 		}
@@ -324,18 +311,21 @@ func TestVolumeWait(t *testing.T) {
 		name        string
 		machine     *clusterv1.Machine
 		maintenance *v1alpha1.NodeMaintenance
+		overdue     *time.Time
 		start       time.Time
 		deadline    *time.Time
 	}{
-		{"M13: starts when the drain ends", machine(isDeleted, timeouts(0, 30)), draining(10, 50), after(50), ptr.To(after(80))},
-		{"M13: has no deadline without a timeout", machine(isDeleted), draining(10, 50), after(50), nil},
-		{"M96: starts when the drain ends if the Pods had their final eviction attempts after the drain timeout", machine(isDeleted, timeouts(20, 30), annotated(v1alpha1.DrainOverdueAnnotation, "2026-01-01T00:01:00Z")), draining(10), after(100), ptr.To(after(130))},
-		{"M21: starts when the drain times out", machine(isDeleted, timeouts(20, 30)), draining(10), after(30), ptr.To(after(60))},
-		{"M65: does not start before the drain if the clock of a manager was behind", machine(isDeleted, timeouts(0, 30)), draining(10, -3600), after(10), ptr.To(after(40))},
-		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), after(40), ptr.To(after(70))},
+		{"M13: starts when the drain ends", machine(isDeleted, timeouts(0, 30)), draining(10, 50), nil, after(50), ptr.To(after(80))},
+		{"M13: has no deadline without a timeout", machine(isDeleted), draining(10, 50), nil, after(50), nil},
+		{"M96: starts when the drain ends if the Pods had their final eviction attempts after the drain timeout", machine(isDeleted, timeouts(20, 30)), draining(10),
+			ptr.To(after(60)), after(100), ptr.To(after(130))},
+		{"M21: starts when the drain times out", machine(isDeleted, timeouts(20, 30)), draining(10), nil, after(30), ptr.To(after(60))},
+		{"M65: does not start before the drain if the clock of a manager was behind", machine(isDeleted, timeouts(0, 30)), draining(10, -3600), nil, after(10), ptr.To(after(40))},
+		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), nil, after(40), ptr.To(after(70))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := machinedrain.ClockOf(tc.machine, read(tc.maintenance), after(1000))
+			clock.Overdue = tc.overdue
 			start := clock.VolumeWaitStart(tc.machine, tc.maintenance, after(100))
 			expectTime(t, &start, &tc.start)
 			clock.Volumes = &start

@@ -106,7 +106,7 @@ func RemoveHook(m *clusterv1.Machine) (changed bool) {
 // clockAnnotations record the clock of a drain, see Clock.
 var clockAnnotations = []string{
 	v1alpha1.DrainHeldAnnotation, v1alpha1.WaitingForTurnAnnotation, v1alpha1.TurnLimitAnnotation, v1alpha1.DrainBlockedAnnotation,
-	v1alpha1.DrainStartedAnnotation, v1alpha1.DrainOverdueAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation,
+	v1alpha1.DrainStartedAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation,
 }
 
 // Release removes the hook of a deleted Machine. It excludes the Machine from exactly those parts of Cluster API's own drain that have completed

@@ -108,7 +108,7 @@ func TestCopiedRequest(t *testing.T) {
 func TestCopiedRecords(t *testing.T) { // M107
 	records := map[string]string{
 		v1alpha1.DrainStartedAnnotation: "-500", v1alpha1.DrainEndedAnnotation: "-400", v1alpha1.VolumeWaitStartedAnnotation: "-400",
-		v1alpha1.DrainBlockedAnnotation: "-450", v1alpha1.DrainOverdueAnnotation: "-300",
+		v1alpha1.DrainBlockedAnnotation: "-450",
 	}
 	requestedAt := func(m *clusterv1.Machine, second int) *clusterv1.Machine {
 		m.Annotations[v1alpha1.DrainRequestedAnnotation] = after(second).Format(time.RFC3339)

@@ -28,6 +28,10 @@ type Situation struct {
 	BlockEnded bool
 	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had, or that a recorded turn is used only now.
 	IsDrained, IsResumed bool
+	// OverdueSince is since when this process has waited for the final eviction attempts after the drain timeout, zero if it has not.
+	OverdueSince time.Time
+	// IsAttempted means that this process has found that all Pods which must be evicted have had their final eviction attempts and grace periods.
+	IsAttempted bool
 	// VolumeWaitStart is the start of the wait for volumes, nil if it has not begun.
 	VolumeWaitStart *time.Time
 }
@@ -59,6 +63,10 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	if c.Held != nil { // its NodeMaintenance is suspended, so the rest is not known
 		return c
 	}
+	if !s.OverdueSince.IsZero() {
+		c.Overdue = &s.OverdueSince
+	}
+	c.isAttempted = s.IsAttempted
 	if s.IsDrained {
 		c.Drained, c.Blocked = cmp.Or(c.Drained, &now), nil
 	}

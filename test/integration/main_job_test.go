@@ -46,7 +46,7 @@ func TestMainJob(t *testing.T) {
 		s.expectCosts(20)
 		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
 		stops := s.audited().By(kwok.ProviderUser).Verb("patch").Resource("nodes").Named("", "m1").Where(contains(controlplane.KubeletLabel))
-		s.Expect(stops).To(HaveLen(1), "the provider stops the kubelet")
+		s.Expect(stops).NotTo(BeEmpty(), "the provider stops the kubelet, and may repeat it")
 	})
 
 	t.Run("M4: follows MachineDrainRules and labels: Skip, WaitCompleted and drain order", func(t *testing.T) {
