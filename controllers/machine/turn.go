@@ -50,9 +50,9 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	case err != nil:
 		return machinedrain.Turn{}, err
 	case invalid:
-		self.Obstacle = machinedrain.AwaitsRules
+		self.Standing = machinedrain.AwaitsRules
 	default:
-		self.Obstacle = r.obstacle(s)
+		self.Standing = r.standing(s)
 	}
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
 }
@@ -69,16 +69,16 @@ func (r *Reconciler) awaitPolicy(s *scope) time.Time {
 	return machinedrain.AwaitPolicy(since.(time.Time), s.now) //nolint:forcetypeassert // nothing else is stored
 }
 
-// obstacle returns what has blocked a Machine. After a block has ended, others that were blocked by the same may not have been
+// standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the same may not have been
 // reconciled yet.
-func (r *Reconciler) obstacle(s *scope) machinedrain.Obstacle {
+func (r *Reconciler) standing(s *scope) machinedrain.Standing {
 	switch known := r.blockOf(s.machine); {
 	case r.isBlocked(s.machine, s.now) && !known.hasTurn:
 		return machinedrain.Blocked
 	case r.isBlocked(s.machine, s.now), s.now.Sub(known.ended) < 2*pollInterval:
 		return machinedrain.BlockedAlone
 	default:
-		return machinedrain.NoObstacle
+		return machinedrain.Waits
 	}
 }
 

@@ -126,10 +126,10 @@ func TestContenders(t *testing.T) {
 			g.Expect(workers).To(Equal(2))
 			var names []string
 			for _, contender := range contenders {
-				if contender.Obstacle == machinedrain.AwaitsRules {
+				if contender.Standing == machinedrain.AwaitsRules {
 					contender.Name += " awaits rules"
 				}
-				if contender.Draining {
+				if contender.Standing == machinedrain.HasTurn {
 					contender.Name += " drains"
 				}
 				names = append(names, contender.Name)

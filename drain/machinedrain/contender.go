@@ -8,14 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Contender is a worker Machine of a Cluster whose Node exists and is not lost, and is drained or waits for that, see IsDraining. Control plane Machines
-// are not contenders: their rollouts never wait for workers. Neither are Machines that are remediated, see isRemediated.
+// Contender is a Machine of a Cluster that counts, or for which others may wait, see Standing.
 type Contender struct {
 	Name string
 	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
@@ -27,41 +27,51 @@ type Contender struct {
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
 	Requested time.Time
 	// Resumed is when hooks of other owners no longer held the drain, and the Machine began to wait for a turn; zero if they never held it.
-	Resumed time.Time
-	// Draining means that its NodeMaintenance has reached stage Drain. The drain then never pauses, unless it is held.
-	Draining bool
-	// Began is the start of the drain, and Progress is how it makes progress, if Draining is true.
+	Resumed  time.Time
+	Standing Standing
+	// Began is the start of the drain, and Progress is how it makes progress, if its Standing is HasTurn.
 	Began    time.Time
 	Progress Progress
 	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
-	// Obstacle is what keeps the drain from beginning if maxParallelDrains permits it.
-	Obstacle Obstacle
 
 	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
 }
 
-// Obstacle is what keeps a drain that has not begun from beginning when maxParallelDrains permits it. It decides whom the Machine delays.
-type Obstacle int
+// Standing is what a Machine whose drain was requested is to the turns of its Cluster: whether it waits for a turn, whether it counts for maxParallelDrains,
+// and whom it delays.
+type Standing int
 
 const (
-	// NoObstacle means that the drain begins.
-	NoObstacle Obstacle = iota
-	// AwaitsRules means that invalid MachineDrainRules select the Machine. Machines that they do not select do not wait for it. Those that they select
-	// get turns in the usual order, so that they do not time out together.
+	// Waits means that the Machine has no turn, and that its drain begins when it gets one.
+	Waits Standing = iota
+	// AwaitsRules means that the Machine waits, and that invalid MachineDrainRules select it. Machines that they do not select do not wait for it. Those that
+	// they select get turns in the usual order, so that they do not time out together.
 	AwaitsRules
-	// Blocked means that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts, if it has one.
+	// Blocked means that the Machine waits, and that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts,
+	// if it has one.
 	Blocked
-	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. As the obstacle of the
-	// Machine that waits, it means that what blocks it has not kept the manager from observing the turn.
+	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. Of the Machine whose
+	// turn is decided, it means that what blocks it has not kept the manager from observing the turn.
 	BlockedAlone
-	// Held means that the Machine takes no turn, and that no deadline ends this: it is paused, or see ObservedDrain.IsHeld, or IsHeldByHooks.
+	// Held means that the Machine waits, and that no deadline ends what prevents the drain from beginning: it is paused, or see ObservedDrain.IsHeld, or
+	// IsHeldByHooks. Others do not wait for it: it would block them without starting.
 	Held
+	// HasTurn means that the drain has begun, or begins regardless of the limit. The Machine counts, whatever its drain waits for.
+	HasTurn
+	// TakesNoTurn means that the Machine neither waits nor counts: it is a control plane Machine, whose rollout never waits for workers, is remediated (see
+	// isRemediated), or has no Node, a lost one (see isLost), or one where Pods only fail to terminate (see Progress.onlyTerminates).
+	TakesNoTurn
 )
 
-// ObstacleOf returns what keeps the drain of a Machine from beginning. Only NoObstacle means that it begins when it has a turn.
-func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
+// StandingOf decides whether a Machine whose drain was requested waits for a turn, counts, or neither.
+func StandingOf(m *clusterv1.Machine, observed ObservedDrain, now time.Time) Standing {
+	node := observed.Node
 	switch {
+	case isControlPlane(m), node == nil, isLost(node, now), isRemediated(m, node), observed.Progress.onlyTerminates(node, now):
+		return TakesNoTurn
+	case hasTurnSince(m, observed.Maintenance) != nil:
+		return HasTurn
 	case HasPauseAnnotation(m) || observed.IsHeld || IsHeldByHooks(m):
 		return Held
 	case observed.HasInvalidRules:
@@ -71,8 +81,23 @@ func ObstacleOf(m *clusterv1.Machine, observed ObservedDrain) Obstacle {
 	case observed.IsBlocked:
 		return Blocked
 	default:
-		return NoObstacle
+		return Waits
 	}
+}
+
+// waits reports whether the Machine has no turn and needs one where there is a limit.
+func (s Standing) waits() bool { return s < HasTurn }
+
+// isContender reports whether the Machine counts, or may delay others.
+func (s Standing) isContender() bool { return s <= HasTurn && s != Held }
+
+// hasTurnSince returns since when a Machine has a turn, nil if it has none: its NodeMaintenance drains, or see turnBegan. present is its NodeMaintenance, nil
+// if it has none. A drain that was held needs another turn.
+func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance) *time.Time {
+	if present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m) {
+		return ptr.To(DrainBegan(present))
+	}
+	return turnBegan(m)
 }
 
 // BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something that concerns only it prevents its drain from beginning.
@@ -82,25 +107,25 @@ const BlockedAloneAfter = 5 * time.Minute
 // blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or drained together. If neither has a
 // drain timeout, none is ever released because of one, and nothing else would end the wait: then it delays only another one that is blocked as well.
 func (c Contender) delays(other Contender) bool {
-	switch c.Obstacle {
-	case NoObstacle, Blocked:
+	switch c.Standing {
+	case Waits, Blocked:
 		return true
 	case BlockedAlone:
-		return c.Timeout > 0 || other.Timeout > 0 || other.Obstacle != NoObstacle
+		return c.Timeout > 0 || other.Timeout > 0 || other.Standing != Waits
 	case AwaitsRules:
-		return other.Obstacle == AwaitsRules
+		return other.Standing == AwaitsRules
 	default:
 		return false
 	}
 }
 
 // isBlocked reports whether something other than invalid rules prevents the drain of a Machine that may take a turn from beginning.
-func (c Contender) isBlocked() bool { return c.Obstacle == Blocked || c.Obstacle == BlockedAlone }
+func (c Contender) isBlocked() bool { return c.Standing == Blocked || c.Standing == BlockedAlone }
 
-// isPassedBy reports whether an obstacle keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
+// isPassedBy reports whether something keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
 // blocked itself a moment ago, and could not observe the turn, does not know that yet: what has blocked both may be over.
 func (c Contender) isPassedBy(other Contender) bool {
-	return c.Obstacle == AwaitsRules || c.isBlocked() && other.Obstacle != Blocked
+	return c.Standing == AwaitsRules || c.isBlocked() && other.Standing != Blocked
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -153,11 +178,11 @@ func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
 	return 2*unsettled > workers
 }
 
-// ObservedDrain is what decides whether a worker Machine whose drain was requested is a contender.
+// ObservedDrain is what decides the Standing of a Machine whose drain was requested.
 type ObservedDrain struct {
 	// Node of the Machine, nil if it does not exist.
 	Node *corev1.Node
-	// Maintenance is its NodeMaintenance in stage Drain, or nil, and Progress is that of its drain.
+	// Maintenance is its NodeMaintenance, nil if it has none. Only one in stage Drain counts. Progress is that of its drain.
 	Maintenance *v1alpha1.NodeMaintenance
 	Progress    Progress
 	// Policy is the one that the Machine follows, nil if it follows none, or if it is not known which.
@@ -200,11 +225,15 @@ func Contenders(
 		if err != nil {
 			return nil, 0, err
 		}
-		if contends(m, observed, now) {
-			c := contenderOf(m, observed)
-			c.Limit, c.Patience = ParallelDrains(LimitOf(m, observed.Policy).Max, workers), TurnPatience(observed.Policy)
-			contenders = append(contenders, c)
+		c, limit := ContenderOf(m), LimitOf(m, observed.Policy)
+		if c.Standing = StandingOf(m, observed, now); !c.Standing.isContender() {
+			continue
 		}
+		if began := hasTurnSince(m, observed.Maintenance); began != nil {
+			c.Began, c.Progress = *began, observed.Progress.After(*began)
+		}
+		c.Policy, c.Limit, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), TurnPatience(observed.Policy)
+		contenders = append(contenders, c)
 	}
 	return contenders, workers, nil
 }
@@ -243,27 +272,6 @@ var blockedReasons = []string{
 	v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster,
 }
 
-func contenderOf(m *clusterv1.Machine, observed ObservedDrain) Contender {
-	c := ContenderOf(m)
-	c.Policy, c.Obstacle = LimitOf(m, observed.Policy).Policy, ObstacleOf(m, observed)
-	if drain := observed.Maintenance; drain != nil && !WasHeldByHooks(m) {
-		c.Draining, c.Began = true, DrainBegan(drain)
-		c.Progress = observed.Progress.After(c.Began)
-	} else if began := turnBegan(m); began != nil { // its NodeMaintenance is recreated or resumed
-		c.Draining, c.Began = true, *began
-	}
-	return c
-}
-
-// contends reports whether a Machine whose drain was requested is a contender: one whose drain has begun, or begins when maxParallelDrains permits it.
-// The drain of a Machine that is paused or held would block the Machines after it without starting. One that has begun always counts, unless hooks of
-// other owners have held it: then it needs another turn, or nothing is left to do for it, see onlyTerminates.
-func contends(m *clusterv1.Machine, observed ObservedDrain, now time.Time) bool {
-	hasNode := observed.Node != nil && !isLost(observed.Node, now) && !observed.Progress.onlyTerminates(observed.Node, now)
-	hasBegun := observed.Maintenance != nil && !WasHeldByHooks(m) || turnBegan(m) != nil
-	return hasNode && takesTurns(m, observed.Node) && (hasBegun && !IsHeldByHooks(m) || ObstacleOf(m, observed) != Held)
-}
-
 func compareContenders(a, b Contender) int {
 	return cmp.Or(a.Requested.Compare(b.Requested), cmp.Compare(a.Name, b.Name))
 }
@@ -271,11 +279,6 @@ func compareContenders(a, b Contender) int {
 // OldestRequestFirst compares draining Machines in the order in which their drains start.
 func OldestRequestFirst(a, b *clusterv1.Machine) int {
 	return compareContenders(ContenderOf(a), ContenderOf(b))
-}
-
-// takesTurns reports whether maxParallelDrains may delay the drain of a Machine with a Node, and counts it.
-func takesTurns(m *clusterv1.Machine, node *corev1.Node) bool {
-	return !isControlPlane(m) && !isRemediated(m, node)
 }
 
 // isRemediated reports whether a Machine is deleted because it is unhealthy: a user has requested that with the annotation of Cluster API, or its MachineSet

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -15,63 +16,120 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-func TestContenders(t *testing.T) {
+// TestStandingOf has a row for each reason for which a Machine waits for a turn, counts for maxParallelDrains, or does neither.
+func TestStandingOf(t *testing.T) {
 	now := time.Now()
-	stuck := machinedrain.Progress{Last: now.Add(-time.Minute), Observed: now.Add(-time.Minute), OnlyTerminates: true}
+	recently, earlier := now.UTC().Format(time.RFC3339), now.Add(-time.Hour).UTC().Format(time.RFC3339)
+	type observed = *machinedrain.ObservedDrain
+	type change func(*clusterv1.Machine, observed)
+	annotated := func(annotation, value string) change {
+		return func(m *clusterv1.Machine, _ observed) { m.Annotations[annotation] = value }
+	}
+	paused, holds := annotated(clusterv1.PausedAnnotation, ""), annotated(v1alpha1.DrainHeldAnnotation, earlier)
+	hasWaited, recordedTurn := annotated(v1alpha1.WaitingForTurnAnnotation, recently), annotated(v1alpha1.DrainStartedAnnotation, recently)
+	inStage := func(stage v1alpha1.NodeMaintenanceStage) change {
+		return func(_ *clusterv1.Machine, o observed) {
+			o.Maintenance = &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
+		}
+	}
+	drains, unreadPolicy := inStage(v1alpha1.StageDrain), func(_ *clusterv1.Machine, o observed) { o.IsHeld = true }
+	invalidRules := func(_ *clusterv1.Machine, o observed) { o.HasInvalidRules = true }
+	blocks := func(_ *clusterv1.Machine, o observed) { o.IsBlocked = true }
+	blocksAlone := func(_ *clusterv1.Machine, o observed) { o.IsBlocked, o.IsBlockedAlone = true, true }
+	node := func(ready corev1.ConditionStatus, ago time.Duration) change {
+		return func(_ *clusterv1.Machine, o observed) {
+			changed := metav1.NewTime(now.Add(-ago))
+			o.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: changed}}}}
+		}
+	}
+	isLost, isUnreachable, isNotReady := node(corev1.ConditionUnknown, 5*time.Minute), node(corev1.ConditionUnknown, 299*time.Second), node(corev1.ConditionFalse, time.Minute)
+	terminates := func(last time.Duration, all bool) change {
+		return func(_ *clusterv1.Machine, o observed) {
+			o.Progress = machinedrain.Progress{Last: now.Add(-last), Observed: now.Add(-time.Hour), OnlyTerminates: all}
+		}
+	}
+	onlyTerminates := terminates(time.Minute, true)
+	isControlPlane := func(m *clusterv1.Machine, _ observed) {
+		m.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
+	}
+	unhealthy := func(reason string) change {
+		return func(m *clusterv1.Machine, _ observed) {
+			m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: reason}}
+		}
+	}
+	isRemediated, isRequested := unhealthy(clusterv1.MachineSetMachineRemediationMachineDeletingReason), annotated(clusterv1.RemediateMachineAnnotation, "")
+	inPlace := func(m *clusterv1.Machine, _ observed) {
+		m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageDrain)
+		machinedrain.RequestDrain(now)(m)
+	}
 	for _, test := range []struct {
-		name                                                string
-		draining, recorded, gone, paused, invalid, held, is bool
-		unreachable                                         time.Duration
-		notReady                                            bool
-		progress                                            machinedrain.Progress
+		name string
+		is   []change
+		want machinedrain.Standing
 	}{
-		{name: "M143: its Node is not ready, and all Pods that are left fail to terminate", draining: true, notReady: true, progress: stuck},
-		{name: "M143: its Node is ready", draining: true, progress: stuck, is: true},
-		{name: "M143: other Pods are left", draining: true, notReady: true, progress: machinedrain.Progress{Last: stuck.Last, Observed: stuck.Observed}, is: true},
-		{name: "M143: one of them has terminated a moment ago", draining: true, notReady: true, progress: machinedrain.Progress{Last: now, Observed: stuck.Observed, OnlyTerminates: true}, is: true},
-		{name: "waits", is: true},
-		{name: "drains", draining: true, is: true},
-		{name: "M26: its Node has been unreachable for five minutes", draining: true, unreachable: 5 * time.Minute},
-		{name: "M26: its Node is unreachable, maybe for a moment", draining: true, unreachable: 299 * time.Second, is: true},
-		{name: "its Node does not exist", draining: true, gone: true},
-		{name: "is paused", paused: true},
-		{name: "drains, and was paused then", draining: true, paused: true, is: true},
-		{name: "waits for its rules to be fixed", invalid: true, is: true},
-		{name: "drains, and its rules are invalid since", draining: true, invalid: true, is: true},
-		{name: "M37: is held", held: true},
-		{name: "M37: drains, and is held since", draining: true, held: true, is: true},
-		{name: "M37: has begun, is held since, and its NodeMaintenance is recreated", recorded: true, held: true, is: true},
-		{name: "M37: has begun, was paused then, and its NodeMaintenance is recreated", recorded: true, paused: true, is: true},
+		{"M26: waits", nil, machinedrain.Waits},
+		{"M26: waits while its Node is cordoned", []change{inStage(v1alpha1.StageCordon)}, machinedrain.Waits},
+		{"M26: counts during its drain", []change{drains}, machinedrain.HasTurn},
+		{"M37: counts after it got a turn, while its NodeMaintenance is recreated", []change{recordedTurn}, machinedrain.HasTurn},
+		{"M26: neither if its Node does not exist", []change{drains, func(_ *clusterv1.Machine, o observed) { o.Node = nil }}, machinedrain.TakesNoTurn},
+		{"M26: neither in the control plane", []change{drains, isControlPlane}, machinedrain.TakesNoTurn},
+		{"M26: does not count if its Node has been unreachable for five minutes", []change{drains, isLost}, machinedrain.TakesNoTurn},
+		{"M26: nor waits", []change{isLost}, machinedrain.TakesNoTurn},
+		{"M26: counts if its Node is unreachable, maybe for a moment", []change{drains, isUnreachable}, machinedrain.HasTurn},
+		{"M26: waits if its Node is unreachable, maybe for a moment", []change{isUnreachable}, machinedrain.Waits},
+		{"M131: does not wait if its MachineSet has deleted it for a MachineHealthCheck", []change{isRemediated}, machinedrain.TakesNoTurn},
+		{"M131: nor counts", []change{isRemediated, drains}, machinedrain.TakesNoTurn},
+		{"M131: waits while its Node is unreachable, maybe with all others", []change{isRemediated, isUnreachable}, machinedrain.Waits},
+		{"M131: waits still when the network is back", []change{isRemediated, hasWaited}, machinedrain.Waits},
+		{"M131: neither if a user has requested its remediation", []change{isRequested, hasWaited, isUnreachable}, machinedrain.TakesNoTurn},
+		{"M131: waits for its drain in place all the same", []change{isRequested, inPlace}, machinedrain.Waits},
+		{"M131: waits if its remediation is deferred", []change{unhealthy(clusterv1.MachineSetMachineRemediationDeferredReason)}, machinedrain.Waits},
+		{"M131: waits if it is unhealthy, and a rollout replaces it", []change{unhealthy(clusterv1.MachineSetMachineCannotBeRemediatedReason)}, machinedrain.Waits},
+		{"M143: does not count if its Node is not ready, and all Pods that are left fail to terminate", []change{drains, isNotReady, onlyTerminates}, machinedrain.TakesNoTurn},
+		{"M143: counts if its Node is ready", []change{drains, onlyTerminates}, machinedrain.HasTurn},
+		{"M143: counts if its Node has just become not ready", []change{drains, node(corev1.ConditionFalse, time.Second), onlyTerminates}, machinedrain.HasTurn},
+		{"M143: counts if other Pods are left", []change{drains, isNotReady, terminates(time.Minute, false)}, machinedrain.HasTurn},
+		{"M143: counts if one of them has terminated a moment ago", []change{drains, isNotReady, terminates(0, true)}, machinedrain.HasTurn},
+		{"M37: is held while it is paused", []change{paused}, machinedrain.Held},
+		{"M37: counts if it was paused during its drain", []change{paused, drains}, machinedrain.HasTurn},
+		{"M37: counts if it was paused after it got a turn", []change{paused, recordedTurn}, machinedrain.HasTurn},
+		{"M37: is held if its policy cannot be decoded, or another manager must drain it", []change{unreadPolicy}, machinedrain.Held},
+		{"M37: counts if that is so since its drain began", []change{unreadPolicy, drains}, machinedrain.HasTurn},
+		{"M37: counts if that is so since it got a turn", []change{unreadPolicy, recordedTurn}, machinedrain.HasTurn},
+		{"M117: is held by hooks of other owners", []change{holds}, machinedrain.Held},
+		{"M117: is held if its drain had begun", []change{holds, drains}, machinedrain.Held},
+		{"M117: waits for another turn after the hold", []change{holds, drains, hasWaited}, machinedrain.Waits},
+		{"M117: counts when it has that turn", []change{holds, drains, recordedTurn}, machinedrain.HasTurn},
+		{"M37: waits for its rules to be fixed", []change{invalidRules, blocksAlone}, machinedrain.AwaitsRules},
+		{"M37: counts if its rules are invalid since its drain began", []change{invalidRules, drains}, machinedrain.HasTurn},
+		{"M37: waits while a step fails", []change{blocks}, machinedrain.Blocked},
+		{"M121: waits while one has failed for five minutes", []change{blocksAlone}, machinedrain.BlockedAlone},
+		{"M121: counts if one fails after its drain has begun", []change{blocksAlone, drains}, machinedrain.HasTurn},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := inDeletion("one")
-			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-			if test.paused {
-				m.Annotations[clusterv1.PausedAnnotation] = ""
+			m, o := inDeletion("one"), machinedrain.ObservedDrain{Node: &corev1.Node{}}
+			m.DeletionTimestamp, m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(metav1.NewTime(now.Add(-2*time.Hour))), ptr.To[int32](60)
+			for _, change := range test.is {
+				change(&m, &o)
 			}
-			observed := machinedrain.ObservedDrain{Node: unreachableSince(now, test.unreachable), HasInvalidRules: test.invalid, IsHeld: test.held}
-			if test.recorded {
-				m.Annotations[v1alpha1.DrainStartedAnnotation] = m.DeletionTimestamp.UTC().Format(time.RFC3339)
+			if got := machinedrain.StandingOf(&m, o, now); got != test.want {
+				t.Errorf("StandingOf() = %d, want %d", got, test.want)
 			}
-			if observed.Progress = test.progress; test.notReady {
-				observed.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return o, nil })
+			isContender := test.want != machinedrain.Held && test.want != machinedrain.TakesNoTurn
+			if err != nil || len(contenders) == 1 != isContender || isContender && contenders[0].Standing != test.want {
+				t.Errorf("Contenders() = %+v, %v", contenders, err)
 			}
-			if test.gone {
-				observed.Node = nil
-			}
-			if test.draining {
-				observed.Maintenance = &v1alpha1.NodeMaintenance{}
-			}
-			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
-			if err != nil || len(contenders) == 1 != test.is {
-				t.Fatalf("Contenders() = %v, %v", contenders, err)
-			}
-			if test.is && (contenders[0].Draining != (test.draining || test.recorded) || contenders[0].Obstacle == machinedrain.AwaitsRules != test.invalid) {
-				t.Errorf("Contenders() = %v", contenders)
+			policy := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{MaxParallelDrains: ptr.To(intstr.FromInt32(1))}}
+			if waits := test.want != machinedrain.HasTurn && test.want != machinedrain.TakesNoTurn; o.Node != nil && o.Progress == (machinedrain.Progress{}) &&
+				machinedrain.NeedsTurn(&m, policy, o.Node, o.Maintenance, now) != waits {
+				t.Errorf("NeedsTurn() = %t", !waits)
 			}
 		})
 	}
+}
 
+func TestContenders(t *testing.T) {
 	t.Run("M26: all workers count for a percentage, and only those that drain or wait are observed", func(t *testing.T) {
 		controlPlane, running, withoutNode := inDeletion("cp"), inDeletion("running"), inDeletion("new")
 		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}

@@ -82,7 +82,7 @@ func excusedFor(self Contender, all []Contender, now time.Time) int {
 
 // isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end.
 func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
-	return c.Draining && patience > 0 && c.Progress.isStalled(patience, now)
+	return c.Standing == HasTurn && patience > 0 && c.Progress.isStalled(patience, now)
 }
 
 // exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that has waited longer,
@@ -90,7 +90,7 @@ func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
 func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 	draining, isStalled := map[string]int{}, map[string]bool{}
 	for _, c := range all {
-		if c.Draining {
+		if c.Standing == HasTurn {
 			draining[c.Policy]++
 		}
 		isStalled[c.Policy] = isStalled[c.Policy] || c.isStalled(c.Patience, now)
@@ -100,7 +100,7 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 		unlimited = draining[""] // of policies that are gone: they count under each limit
 	}
 	return slices.ContainsFunc(all, func(c Contender) bool {
-		isNext := !c.Draining && c.Obstacle == NoObstacle && isStalled[c.Policy] && compareContenders(c, self) < 0
+		isNext := c.Standing == Waits && isStalled[c.Policy] && compareContenders(c, self) < 0
 		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy]+unlimited > c.Limit || isNext)
 	})
 }
@@ -108,7 +108,7 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 // stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, and whether that is so now, see Turn.
 func stallsAt(self Contender, all []Contender, now time.Time) (last time.Time, stalled bool) {
 	for _, other := range all {
-		if !other.Draining || other.Name == self.Name {
+		if other.Standing != HasTurn || other.Name == self.Name {
 			continue
 		}
 		at := other.Progress.stallsAt(StallPeriod)

@@ -149,7 +149,7 @@ func TestCopiedRecords(t *testing.T) { // M107
 			tc.machine.Status.NodeRef.Name = "node"
 			metav1.SetMetaDataAnnotation(&tc.machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
 			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
-			if err != nil || len(all) != 1 || all[0].Draining != tc.own {
+			if err != nil || len(all) != 1 || (all[0].Standing == machinedrain.HasTurn) != tc.own {
 				t.Errorf("contenders %+v, %v", all, err)
 			}
 		})

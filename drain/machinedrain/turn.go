@@ -16,13 +16,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf. present is its
-// NodeMaintenance, nil if it has none. The drain of a Machine that already drains, of one that takes no turns, and of one with a lost Node never
-// waits. A drain that has begun keeps the turn if its NodeMaintenance must be recreated, see turnBegan. One that was held has no turn any more.
+// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and StandingOf. Its Node
+// exists. present is its NodeMaintenance, nil if it has none.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := (LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)) && takesTurns(m, node) && !isLost(node, now)
-	drains := present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m)
-	return isLimited && !drains && turnBegan(m) == nil
+	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
+	return isLimited && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
 }
 
 // turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine has no
@@ -74,7 +72,7 @@ type Turn struct {
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
 	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the limit,
-	// that an obstacle keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
+	// or that something keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
 	// is overdue.
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
@@ -157,10 +155,10 @@ func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenan
 }
 
 // TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first. The order is the
-// same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but for obstacles, which the manager
-// keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request starts.
+// same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but for what blocks them, which the
+// manager keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
-	if limit == 0 || self.Draining {
+	if limit == 0 || self.Standing == HasTurn {
 		return Turn{}
 	}
 	excused := excusedFor(self, all, now)
@@ -175,14 +173,14 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	for _, other := range all {
 		switch {
 		case other.Name == self.Name:
-		case other.Draining:
+		case other.Standing == HasTurn:
 			turn.Draining++
 		case compareContenders(other, self) < 0:
 			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
 			if other.delays(self) {
 				turn.Before++
 				isBlocked = isBlocked || other.isPassedBy(self)
-				if other.Obstacle != NoObstacle && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
+				if other.Standing != Waits && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
 					blocked, turn.Blocked = other, other.Name
 				}
 			}
@@ -202,7 +200,7 @@ func underLimitOf(self Contender, all []Contender) []Contender {
 func longestDraining(all []Contender) string {
 	var longest Contender
 	for _, c := range all {
-		if c.Draining && (longest.Name == "" || c.Began.Before(longest.Began)) {
+		if c.Standing == HasTurn && (longest.Name == "" || c.Began.Before(longest.Began)) {
 			longest = c
 		}
 	}
@@ -233,7 +231,7 @@ func (c Contender) isOverdue(lastBegan, now time.Time) bool {
 // lastDrainBegan returns when the last drain of another contender began, zero if none drains.
 func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
 	for _, other := range all {
-		if other.Name != self.Name && other.Draining && other.Began.After(last) {
+		if other.Name != self.Name && other.Standing == HasTurn && other.Began.After(last) {
 			last = other.Began
 		}
 	}
@@ -261,7 +259,7 @@ func BlindTurn(
 			continue
 		}
 		held, err := isHeld(m)
-		if err != nil || ObstacleOf(m, ObservedDrain{IsHeld: held}) != Held {
+		if err != nil || StandingOf(m, ObservedDrain{Node: &corev1.Node{}, IsHeld: held}, now).isContender() {
 			return at, false, err
 		}
 	}

@@ -23,12 +23,12 @@ func contender(name string, second int) machinedrain.Contender {
 }
 
 func inDrain(c machinedrain.Contender) machinedrain.Contender {
-	c.Draining = true
+	c.Standing = machinedrain.HasTurn
 	return c
 }
 
 func began(c machinedrain.Contender, second int) machinedrain.Contender {
-	c.Draining, c.Began = true, time.Unix(int64(second), 0)
+	c.Standing, c.Began = machinedrain.HasTurn, time.Unix(int64(second), 0)
 	return c
 }
 
@@ -45,17 +45,17 @@ func of(policy string, c machinedrain.Contender) machinedrain.Contender {
 }
 
 func blocked(c machinedrain.Contender) machinedrain.Contender {
-	c.Obstacle = machinedrain.Blocked
+	c.Standing = machinedrain.Blocked
 	return c
 }
 
 func blockedAlone(c machinedrain.Contender) machinedrain.Contender {
-	c.Obstacle = machinedrain.BlockedAlone
+	c.Standing = machinedrain.BlockedAlone
 	return c
 }
 
 func awaitsRules(c machinedrain.Contender) machinedrain.Contender {
-	c.Obstacle = machinedrain.AwaitsRules
+	c.Standing = machinedrain.AwaitsRules
 	return c
 }
 
@@ -99,7 +99,7 @@ func TestTurnOf(t *testing.T) {
 		{"M121: waits for it if it was blocked itself a moment ago", blocked(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false},
 		{"M37, M39: is overdue behind it although it is blocked itself", within(10, blockedAlone(contender("c", 3))), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, true},
 		{"M37: makes the later of two overdue deletions wait behind a blocked one", within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false},
-		{"M37: does not wait for an older deletion that is held", contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Obstacle: machinedrain.Held}}, 1, 9, true},
+		{"M37: does not wait for an older deletion that is held", contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Standing: machinedrain.Held}}, 1, 9, true},
 		{"M6: does not wait for an older deletion that waits for invalid rules", contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true},
 		{"M26: waits for an older deletion whose rules are invalid as well", awaitsRules(contender("c", 3)), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, false},
 		{"M37: starts the older deletion of two that are overdue and wait for invalid rules", within(10, awaitsRules(contender("b", 2))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("c", 3)))}, 1, 50, true},
@@ -178,7 +178,9 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 		contenders := func(at time.Time) (seen []machinedrain.Contender) {
 			for _, m := range all {
 				c := m.Contender
-				c.Draining = !m.started.IsZero() && !at.Before(m.started)
+				if !m.started.IsZero() && !at.Before(m.started) {
+					c.Standing = machinedrain.HasTurn
+				}
 				if !now.Before(m.observed) {
 					seen = append(seen, c)
 				}
@@ -221,9 +223,9 @@ func TestTurnsKeepTheLimit(t *testing.T) {
 		}
 		now = now.Add(time.Minute)
 		settled := contenders(now)
-		draining := len(slices.DeleteFunc(slices.Clone(settled), func(c machinedrain.Contender) bool { return !c.Draining }))
+		draining := len(slices.DeleteFunc(slices.Clone(settled), func(c machinedrain.Contender) bool { return c.Standing != machinedrain.HasTurn }))
 		mayStart := func(c machinedrain.Contender) bool {
-			return !c.Draining && machinedrain.TurnOf(c, settled, limit, now).Now()
+			return c.Standing != machinedrain.HasTurn && machinedrain.TurnOf(c, settled, limit, now).Now()
 		}
 		if draining < min(limit, len(settled)) && !slices.ContainsFunc(settled, mayStart) {
 			t.Fatalf("%d Machines drain, the limit is %d, and no other may start", draining, limit)
@@ -325,42 +327,25 @@ func TestSettlesWithoutNodeRef(t *testing.T) {
 	}
 }
 
-func TestHasTurn(t *testing.T) {
-	now := time.Now()
+func TestNeedsTurn(t *testing.T) {
 	limited := func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) }
 	for _, test := range []struct {
-		name                            string
-		unlimited, controlPlane, drains bool
-		unreachable                     time.Duration
-		gone                            bool   // no policy selects the Machine
-		recorded                        string // the limit
-		remediation                     string // the reason of OwnerRemediated, or the annotation
-		running, waited                 bool
-		want                            bool
+		name              string
+		unlimited, drains bool
+		controlPlane      bool
+		gone              bool   // no policy selects the Machine
+		recorded          string // the limit
+		want              bool
 	}{
 		{name: "M26: limits workers", want: true},
 		{name: "M26: limits none without maxParallelDrains", unlimited: true},
-		{name: "M26: does not limit the control plane", controlPlane: true},
-		{name: "M26: does not limit Machines whose Node has been unreachable for five minutes", unreachable: 5 * time.Minute},
-		{name: "M26: limits those whose Nodes are unreachable, maybe all of the Cluster for a moment", unreachable: 299 * time.Second, want: true},
+		{name: "M26: does not limit those that take no turns", controlPlane: true},
 		{name: "M26: does not stop a drain", drains: true},
 		{name: "M126: limits a Machine that waited, and whose policy is gone", gone: true, recorded: "25%,all/", want: true},
 		{name: "M126: limits none by the copied record of another Machine", gone: true, recorded: "1,all/other"},
 		{name: "M126: limits none whose policy has no limit any more", unlimited: true, recorded: "1,workers/"},
 		{name: "M126: limits one that waited under another policy, which may be replaced", unlimited: true, recorded: "1,all/", want: true},
 		{name: "M126: does not stop its drain", unlimited: true, recorded: "1,all/", drains: true},
-		{name: "M131: does not limit a Machine that its MachineSet has deleted for a MachineHealthCheck", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason},
-		{
-			name: "M131: limits it while its Node is unreachable, maybe with all others", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason,
-			unreachable: 299 * time.Second, want: true,
-		},
-		{
-			name: "M131: limits it still when the network is back", remediation: clusterv1.MachineSetMachineRemediationMachineDeletingReason, waited: true, want: true,
-		},
-		{name: "M131: does not limit a deleted Machine whose remediation a user has requested", remediation: clusterv1.RemediateMachineAnnotation},
-		{name: "M131: limits the drain in place of such a Machine", remediation: clusterv1.RemediateMachineAnnotation, running: true, want: true},
-		{name: "M131: limits an unhealthy Machine whose remediation is deferred", remediation: clusterv1.MachineSetMachineRemediationDeferredReason, want: true},
-		{name: "M131: limits an unhealthy Machine that a rollout replaces", remediation: clusterv1.MachineSetMachineCannotBeRemediatedReason, want: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, policy, present := inDeletion("one"), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}, &v1alpha1.NodeMaintenance{}
@@ -379,28 +364,7 @@ func TestHasTurn(t *testing.T) {
 			if test.drains {
 				present.Spec.Stage = v1alpha1.StageDrain
 			}
-			switch test.remediation {
-			case "":
-			case clusterv1.RemediateMachineAnnotation:
-				m.Annotations[test.remediation] = ""
-			default:
-				m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: test.remediation}}
-			}
-			if test.running {
-				m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageDrain)
-				machinedrain.RequestDrain(now)(&m)
-			}
-			if test.waited {
-				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.UTC().Format(time.RFC3339)
-			}
-			node := unreachableSince(now, test.unreachable)
-			contenders, _, err := machinedrain.Contenders([]clusterv1.Machine{m}, now, func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-				return machinedrain.ObservedDrain{Node: node}, nil
-			})
-			if counts := len(contenders) == 1; err != nil || test.remediation != "" && counts != test.want {
-				t.Errorf("counts: %t, error %v", counts, err)
-			}
-			if got := machinedrain.NeedsTurn(&m, policy, node, present, now); got != test.want {
+			if got := machinedrain.NeedsTurn(&m, policy, &corev1.Node{}, present, time.Now()); got != test.want {
 				t.Errorf("NeedsTurn() = %t", got)
 			}
 		})

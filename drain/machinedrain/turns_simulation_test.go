@@ -94,7 +94,7 @@ func (s *simulation) policyOf(m *simulated) *v1alpha1.MachineDrainPolicy {
 }
 
 // turn returns the turn of a Machine with an obstacle.
-func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machinedrain.Turn {
+func (s *simulation) turn(m *simulated, obstacle machinedrain.Standing) machinedrain.Turn {
 	node := &corev1.Node{}
 	if !machinedrain.NeedsTurn(&m.Machine, s.policyOf(m), node, m.maintenance, time.Now()) {
 		return machinedrain.Turn{}
@@ -113,8 +113,8 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Obstacle) machined
 	})
 	self := of(machinedrain.LimitOf(&m.Machine, s.policyOf(m)).Policy, machinedrain.ContenderOf(&m.Machine))
 	self.Patience = machinedrain.TurnPatience(s.policyOf(m))
-	if self.Obstacle = obstacle; m.invalid {
-		self.Obstacle = machinedrain.AwaitsRules
+	if self.Standing = obstacle; m.invalid {
+		self.Standing = machinedrain.AwaitsRules
 	}
 	turn := machinedrain.TurnOf(self, contenders, s.limit, after(s.now))
 	m.waited = m.waited || !turn.Now()
@@ -126,7 +126,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 	if m.held {
 		return false
 	}
-	obstacle, situation := machinedrain.NoObstacle, machinedrain.Situation{}
+	obstacle, situation := machinedrain.Waits, machinedrain.Situation{}
 	isOver := func() bool {
 		clock := machinedrain.ClockIn(situation, &m.Machine, after(s.now))
 		clock.Record(&m.Machine)
@@ -136,7 +136,7 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 	}
 	if m.fails && m.maintenance == nil { // its drain timeout counts, from the turn if it waits for one
 		if obstacle = machinedrain.BlockedAlone; m.failing == 0 {
-			obstacle, m.failing = machinedrain.NoObstacle, s.now
+			obstacle, m.failing = machinedrain.Waits, s.now
 		}
 		situation.BlockedSince = after(m.failing)
 		if m.timeout() > 0 && machinedrain.ClockIn(situation, &m.Machine, after(s.now)).Waiting != nil {

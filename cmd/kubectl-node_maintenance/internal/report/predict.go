@@ -176,7 +176,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
 	self.Policy, self.Patience = limit.Policy, machinedrain.TurnPatience(intent.Policy)
 	if hasInvalidRules(m.Machine) {
-		self.Obstacle = machinedrain.AwaitsRules
+		self.Standing = machinedrain.AwaitsRules
 	}
 	if self.Requested.IsZero() {
 		self.Requested = now
