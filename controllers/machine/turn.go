@@ -45,7 +45,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 		return machinedrain.Turn{}, err
 	}
 	self, limit := machinedrain.ContenderOf(s.machine), machinedrain.LimitOf(s.machine, s.policy)
-	self.Policy, self.Patience = limit.Policy, machinedrain.TurnPatience(s.policy)
+	self.Policy, self.Patience = limit.Policy, limit.Patience
 	switch invalid, err := r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); {
 	case err != nil:
 		return machinedrain.Turn{}, err
@@ -69,8 +69,8 @@ func (r *Reconciler) awaitPolicy(s *scope) time.Time {
 	return machinedrain.AwaitPolicy(since.(time.Time), s.now) //nolint:forcetypeassert // nothing else is stored
 }
 
-// standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the same may not have been
-// reconciled yet.
+// standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the
+// same may not have been reconciled yet.
 func (r *Reconciler) standing(s *scope) machinedrain.Standing {
 	switch known := r.blockOf(s.machine); {
 	case r.isBlocked(s.machine, s.now) && !known.hasTurn:

@@ -20,8 +20,7 @@ type Contender struct {
 	Name string
 	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
 	Policy string
-	// Limit is the number of drains that the policy allows, 0 if that is not known, and Patience is after how long without progress one of them no longer
-	// counts, 0 for never.
+	// Limit is the number of drains that the policy allows, 0 if that is not known, and Patience is that of its Limit.
 	Limit    int
 	Patience time.Duration
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
@@ -38,29 +37,30 @@ type Contender struct {
 	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
 }
 
-// Standing is what a Machine whose drain was requested is to the turns of its Cluster: whether it waits for a turn, whether it counts for maxParallelDrains,
-// and whom it delays.
+// Standing is what a Machine whose drain was requested is to the turns of its Cluster: whether it waits for a turn, whether it counts for
+// maxParallelDrains, and whom it delays.
 type Standing int
 
 const (
 	// Waits means that the Machine has no turn, and that its drain begins when it gets one.
 	Waits Standing = iota
-	// AwaitsRules means that the Machine waits, and that invalid MachineDrainRules select it. Machines that they do not select do not wait for it. Those that
-	// they select get turns in the usual order, so that they do not time out together.
+	// AwaitsRules means that the Machine waits, and that invalid MachineDrainRules select it. Machines that they do not select do not wait
+	// for it. Those that they select get turns in the usual order, so that they do not time out together.
 	AwaitsRules
-	// Blocked means that the Machine waits, and that something else prevents the drain from beginning, such as a step that fails. Its drain timeout counts,
-	// if it has one.
+	// Blocked means that the Machine waits, and that something else prevents the drain from beginning, such as a step that fails. Its drain
+	// timeout counts, if it has one.
 	Blocked
-	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. Of the Machine whose
-	// turn is decided, it means that what blocks it has not kept the manager from observing the turn.
+	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. Of
+	// the Machine whose turn is decided, it means that what blocks it has not kept the manager from observing the turn.
 	BlockedAlone
-	// Held means that the Machine waits, and that no deadline ends what prevents the drain from beginning: it is paused, or see ObservedDrain.IsHeld, or
-	// IsHeldByHooks. Others do not wait for it: it would block them without starting.
+	// Held means that the Machine waits, and that no deadline ends what prevents the drain from beginning: it is paused, or see
+	// ObservedDrain.IsHeld, or IsHeldByHooks. Others do not wait for it: it would block them without starting.
 	Held
 	// HasTurn means that the drain has begun, or begins regardless of the limit. The Machine counts, whatever its drain waits for.
 	HasTurn
-	// TakesNoTurn means that the Machine neither waits nor counts: it is a control plane Machine, whose rollout never waits for workers, is remediated (see
-	// isRemediated), or has no Node, a lost one (see isLost), or one where Pods only fail to terminate (see Progress.onlyTerminates).
+	// TakesNoTurn means that the Machine neither waits nor counts: it is a control plane Machine, whose rollout never waits for workers, is
+	// remediated (see isRemediated), or has no Node, a lost one (see isLost), or one where Pods only fail to terminate (see
+	// Progress.onlyTerminates).
 	TakesNoTurn
 )
 
@@ -91,8 +91,8 @@ func (s Standing) waits() bool { return s < HasTurn }
 // isContender reports whether the Machine counts, or may delay others.
 func (s Standing) isContender() bool { return s <= HasTurn && s != Held }
 
-// hasTurnSince returns since when a Machine has a turn, nil if it has none: its NodeMaintenance drains, or see turnBegan. present is its NodeMaintenance, nil
-// if it has none. A drain that was held needs another turn.
+// hasTurnSince returns since when a Machine has a turn, nil if it has none: its NodeMaintenance drains, or see turnBegan. present is its
+// NodeMaintenance, nil if it has none. A drain that was held needs another turn.
 func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance) *time.Time {
 	if present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m) {
 		return ptr.To(DrainBegan(present))
@@ -119,13 +119,10 @@ func (c Contender) delays(other Contender) bool {
 	}
 }
 
-// isBlocked reports whether something other than invalid rules prevents the drain of a Machine that may take a turn from beginning.
-func (c Contender) isBlocked() bool { return c.Standing == Blocked || c.Standing == BlockedAlone }
-
-// isPassedBy reports whether something keeps a Machine that delays another one from beginning, so that the other one may be overdue. One that was
-// blocked itself a moment ago, and could not observe the turn, does not know that yet: what has blocked both may be over.
+// isPassedBy reports whether something keeps a Machine that delays another one from beginning, so that the other one may be overdue. One
+// that was blocked itself a moment ago, and could not observe the turn, does not know that yet: what has blocked both may be over.
 func (c Contender) isPassedBy(other Contender) bool {
-	return c.Standing == AwaitsRules || c.isBlocked() && other.Standing != Blocked
+	return c.Standing == AwaitsRules || c.Standing != Waits && other.Standing != Blocked
 }
 
 // ContenderOf returns the contender of a Machine whose drain has not started.
@@ -232,7 +229,7 @@ func Contenders(
 		if began := hasTurnSince(m, observed.Maintenance); began != nil {
 			c.Began, c.Progress = *began, observed.Progress.After(*began)
 		}
-		c.Policy, c.Limit, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), TurnPatience(observed.Policy)
+		c.Policy, c.Limit, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), limit.Patience
 		contenders = append(contenders, c)
 	}
 	return contenders, workers, nil

@@ -19,13 +19,15 @@ type Limit struct {
 	Policy string
 	// Max is nil if there is no limit.
 	Max *intstr.IntOrString
+	// Patience is after how long without progress a drain no longer counts, 0 for never, also if no policy selects the Machine.
+	Patience time.Duration
 }
 
 // LimitOf returns the limit of the policy that a Machine follows. policy is nil if no policy selects the Machine any more, maybe for a moment only: the
 // limit is then the one that the Machine has recorded, see RecordLimit.
 func LimitOf(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) Limit {
 	if policy != nil {
-		return Limit{Policy: policy.Name, Max: policy.Spec.MaxParallelDrains}
+		return Limit{Policy: policy.Name, Max: policy.Spec.MaxParallelDrains, Patience: seconds(&policy.Spec.TurnPatienceSeconds)}
 	}
 	limit, name, found := strings.Cut(boundValue(m, v1alpha1.TurnLimitAnnotation), ",")
 	if !found {

@@ -62,18 +62,10 @@ func (p Progress) onlyTerminates(node *corev1.Node, now time.Time) bool {
 	return false
 }
 
-// TurnPatience returns after how long without progress a drain no longer counts under the limit of a policy, 0 for never, also if the policy is nil.
-func TurnPatience(policy *v1alpha1.MachineDrainPolicy) time.Duration {
-	if policy == nil {
-		return 0
-	}
-	return time.Duration(policy.Spec.TurnPatienceSeconds) * time.Second
-}
-
 // excusedFor returns how many of the drains in progress do not count for a Machine: one, if it has made no progress for the patience of the policy, and no
 // drain exceeds the limit of another policy. If the limit of this policy is exceeded already, one that does not count changes nothing.
 func excusedFor(self Contender, all []Contender, now time.Time) int {
-	isStalled := func(c Contender) bool { return c.Name != self.Name && c.isStalled(self.Patience, now) }
+	isStalled := func(c Contender) bool { return c.isStalled(self.Patience, now) }
 	if !slices.ContainsFunc(underLimitOf(self, all), isStalled) || exceedsElsewhere(self, all, now) {
 		return 0
 	}
@@ -105,13 +97,10 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 	})
 }
 
-// stallsAt returns from when on no drain in progress but that of a Machine has made progress for StallPeriod, and whether that is so now, see Turn.
-func stallsAt(self Contender, all []Contender, now time.Time) (last time.Time, stalled bool) {
-	for _, other := range all {
-		if other.Standing != HasTurn || other.Name == self.Name {
-			continue
-		}
-		at := other.Progress.stallsAt(StallPeriod)
+// stallsAt returns from when on none of the drains in progress has made progress for StallPeriod, and whether that is so now, see Turn.
+func stallsAt(draining []Contender, now time.Time) (last time.Time, stalled bool) {
+	for _, c := range draining {
+		at := c.Progress.stallsAt(StallPeriod)
 		if at.IsZero() {
 			return at, false
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and StandingOf. Its Node
-// exists. present is its NodeMaintenance, nil if it has none.
+// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and
+// StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
 	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
 	return isLimited && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
@@ -71,9 +71,9 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the limit,
-	// or that something keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then no other Machine
-	// is overdue.
+	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the
+	// limit, or that something keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then
+	// no other Machine is overdue.
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
 	Former string
@@ -154,57 +154,53 @@ func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenan
 	return until
 }
 
-// TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first. The order is the
-// same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but for what blocks them, which the
-// manager keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request starts.
+// TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first.
+// The order is the same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but
+// for what blocks them, which the manager keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request
+// starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	if limit == 0 || self.Standing == HasTurn {
 		return Turn{}
 	}
 	excused := excusedFor(self, all, now)
-	all = underLimitOf(self, all)
-	lastBegan := lastDrainBegan(self, all)
-	turn := Turn{
-		Limit: limit, Excused: excused, Settles: self.settles(now), Latest: self.latest(lastBegan), Overdue: self.isOverdue(lastBegan, now),
-		Longest: longestDraining(all),
+	others := underLimitOf(self, all)
+	draining, lastBegan := drainsOf(others), time.Time{}
+	turn := Turn{Limit: limit, Excused: excused, Settles: self.settles(now), Draining: len(draining)}
+	if turn.Draining > 0 {
+		turn.Longest, lastBegan = draining[0].Name, draining[len(draining)-1].Began
 	}
+	turn.Latest, turn.Overdue = self.latest(lastBegan), self.isOverdue(lastBegan, now)
 	isBlocked := false
 	var blocked Contender
-	for _, other := range all {
-		switch {
-		case other.Name == self.Name:
-		case other.Standing == HasTurn:
-			turn.Draining++
-		case compareContenders(other, self) < 0:
-			turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
-			if other.delays(self) {
-				turn.Before++
-				isBlocked = isBlocked || other.isPassedBy(self)
-				if other.Standing != Waits && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
-					blocked, turn.Blocked = other, other.Name
-				}
-			}
+	for _, other := range others {
+		if other.Standing == HasTurn || compareContenders(other, self) > 0 {
+			continue
+		}
+		turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
+		if !other.delays(self) {
+			continue
+		}
+		turn.Before++
+		isBlocked = isBlocked || other.isPassedBy(self)
+		if other.Standing != Waits && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
+			blocked, turn.Blocked = other, other.Name
 		}
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
-	turn.StallsAt, turn.Stalled = stallsAt(self, all, now)
+	turn.StallsAt, turn.Stalled = stallsAt(draining, now)
 	return turn
 }
 
-// underLimitOf returns the contenders that count under the limit of one of them.
+// underLimitOf returns the other contenders that count under the limit of one of them.
 func underLimitOf(self Contender, all []Contender) []Contender {
-	return slices.DeleteFunc(slices.Clone(all), func(other Contender) bool { return other.Policy != "" && other.Policy != self.Policy })
+	return slices.DeleteFunc(slices.Clone(all), func(c Contender) bool { return c.Name == self.Name || c.Policy != "" && c.Policy != self.Policy })
 }
 
-// longestDraining returns the name of the Machine that has been draining for the longest time, empty if none drains.
-func longestDraining(all []Contender) string {
-	var longest Contender
-	for _, c := range all {
-		if c.Standing == HasTurn && (longest.Name == "" || c.Began.Before(longest.Began)) {
-			longest = c
-		}
-	}
-	return longest.Name
+// drainsOf returns the contenders that have turns, those that have had them for the longest time first.
+func drainsOf(all []Contender) []Contender {
+	draining := slices.DeleteFunc(slices.Clone(all), func(c Contender) bool { return c.Standing != HasTurn })
+	slices.SortStableFunc(draining, func(a, b Contender) int { return a.Began.Compare(b.Began) })
+	return draining
 }
 
 // settles returns until when the Machine waits for those whose drains were requested, or whose holds ended, in the same second, zero if it does not.
@@ -226,16 +222,6 @@ func (c Contender) settles(now time.Time) time.Time {
 func (c Contender) isOverdue(lastBegan, now time.Time) bool {
 	latest := c.latest(lastBegan)
 	return !latest.IsZero() && !now.Before(latest)
-}
-
-// lastDrainBegan returns when the last drain of another contender began, zero if none drains.
-func lastDrainBegan(self Contender, all []Contender) (last time.Time) {
-	for _, other := range all {
-		if other.Name != self.Name && other.Standing == HasTurn && other.Began.After(last) {
-			last = other.Began
-		}
-	}
-	return last
 }
 
 // BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the Machines of its

@@ -111,8 +111,8 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Standing) machined
 			IsBlocked: other.isBlocked(s.now, 5), IsBlockedAlone: other.isBlocked(s.now, int(machinedrain.BlockedAloneAfter.Seconds())),
 		}, nil
 	})
-	self := of(machinedrain.LimitOf(&m.Machine, s.policyOf(m)).Policy, machinedrain.ContenderOf(&m.Machine))
-	self.Patience = machinedrain.TurnPatience(s.policyOf(m))
+	self, under := machinedrain.ContenderOf(&m.Machine), machinedrain.LimitOf(&m.Machine, s.policyOf(m))
+	self.Policy, self.Patience = under.Policy, under.Patience
 	if self.Standing = obstacle; m.invalid {
 		self.Standing = machinedrain.AwaitsRules
 	}

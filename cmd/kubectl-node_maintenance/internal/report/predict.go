@@ -174,7 +174,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		return len(problems) > 0
 	}
 	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
-	self.Policy, self.Patience = limit.Policy, machinedrain.TurnPatience(intent.Policy)
+	self.Policy, self.Patience = limit.Policy, limit.Patience
 	if hasInvalidRules(m.Machine) {
 		self.Standing = machinedrain.AwaitsRules
 	}
