@@ -355,6 +355,10 @@ func TestBlindTurn(t *testing.T) {
 	started := func(name string, since int) clusterv1.Machine {
 		return member(name, v1alpha1.DrainStartedAnnotation, at(since))
 	}
+	remediated := func(m clusterv1.Machine) clusterv1.Machine {
+		m.Annotations[clusterv1.RemediateMachineAnnotation] = ""
+		return m
+	}
 	heldByHooks := member("a", v1alpha1.DrainHeldAnnotation, at(500), v1alpha1.DrainBlockedAnnotation, at(500))
 	heldByHooks.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonWaitingForTurn}} // not updated yet
 	for _, tc := range []struct {
@@ -374,6 +378,9 @@ func TestBlindTurn(t *testing.T) {
 		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},
 		{"M93: regardless of an older request that is held", []clusterv1.Machine{waiting("b", 100, 500), waiting("a-held", 100, 500)}, after(560), true},
 		{"M93: regardless of an older request that hooks hold", []clusterv1.Machine{waiting("b", 100, 500), heldByHooks}, after(560), true},
+		{"M131: regardless of an older request that is remediated", []clusterv1.Machine{waiting("b", 100, 500), remediated(waiting("a", 100, 500))}, after(560), true},
+		{"M131: regardless of the drain of a remediated Machine", []clusterv1.Machine{waiting("b", 100, 500), remediated(started("a", 970))}, after(560), true},
+		{"M131: to a remediated Machine regardless of others", []clusterv1.Machine{remediated(waiting("c", 100, 940)), waiting("b", 100, 940), started("a", 970)}, after(1000), true},
 		{"M93: never to a Machine that does not wait", []clusterv1.Machine{started("b", 100)}, time.Time{}, false},
 		{"M93: never to a Machine that was observed to wait a moment ago", []clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false},
 	} {

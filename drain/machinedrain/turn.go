@@ -224,17 +224,21 @@ func (c Contender) isOverdue(lastBegan, now time.Time) bool {
 	return !latest.IsZero() && !now.Before(latest)
 }
 
-// BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the Machines of its
-// Cluster. clock is that of the Machine. Otherwise, at is when the Machine gets a turn, unless another one does before; the zero time means that
-// it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for that time, and no drain of
-// the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. One that has not recorded yet since when it
-// cannot observe the turn counts as if that was when the Machine could not. So an outage does not start all drains at once, and none of these
-// Machines is released before another drain timeout has passed. isHeld is that of ObservedDrain: a Machine that is Held never gets a turn. BlindTurn
+// BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the
+// Machines of its Cluster. clock is that of the Machine. Otherwise, at is when the Machine gets a turn, unless another one does before; the
+// zero time means that it has no timeout. Turns are one drain timeout apart: the Machine must not have been able to observe the turn for
+// that time, and no drain of the Cluster must have begun in that time. Of several such Machines, only the oldest request gets a turn. One
+// that has not recorded yet since when it cannot observe the turn counts as if that was when the Machine could not. So an outage does not
+// start all drains at once, and none of these Machines is released before another drain timeout has passed. isHeld is that of
+// ObservedDrain: a Machine that is Held never gets a turn. One that is remediated waits for no other, and none waits for it. BlindTurn
 // returns its first error.
 func BlindTurn(
 	self *clusterv1.Machine, clock Clock, all []clusterv1.Machine, isHeld func(*clusterv1.Machine) (bool, error), now time.Time,
 ) (at time.Time, granted bool, _ error) {
-	requested := RequestedDrains(all)
+	takesTurns := func(m *clusterv1.Machine) bool {
+		return StandingOf(m, ObservedDrain{Node: &corev1.Node{}}, now) != TakesNoTurn
+	}
+	requested := slices.DeleteFunc(RequestedDrains(all), func(m *clusterv1.Machine) bool { return !takesTurns(m) || !takesTurns(self) })
 	clocks, lastBegan := recordedClocks(self, clock, requested, now)
 	if at = clock.EarliestBlindTurn(self, lastBegan); at.IsZero() || now.Before(at) {
 		return at, false, nil
@@ -245,7 +249,7 @@ func BlindTurn(
 			continue
 		}
 		held, err := isHeld(m)
-		if err != nil || StandingOf(m, ObservedDrain{Node: &corev1.Node{}, IsHeld: held}, now).isContender() {
+		if err != nil || StandingOf(m, ObservedDrain{Node: &corev1.Node{}, IsHeld: held}, now) != Held {
 			return at, false, err
 		}
 	}
