@@ -311,13 +311,9 @@ func stageAt(turn machinedrain.Turn) v1alpha1.NodeMaintenanceStage {
 	return v1alpha1.StageCordon
 }
 
-// keepsSchedulable reports whether the Node is not cordoned while the Machine waits for a turn. If no policy selects the Machine, maybe for a moment, that
-// stays as it is.
+// keepsSchedulable reports whether the Node is not cordoned while the Machine waits for a turn.
 func (s *scope) keepsSchedulable() bool {
-	if s.policy == nil && s.maintenance != nil {
-		return !s.Turn.Now() && s.maintenance.StaysSchedulable()
-	}
-	return s.Turn.KeepsSchedulable(s.machine, s.policy)
+	return s.Turn.KeepsSchedulable(s.machine, s.policy, s.maintenance)
 }
 
 // awaitTurn waits until maxParallelDrains permits the drain.

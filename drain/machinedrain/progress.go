@@ -97,24 +97,41 @@ func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 	})
 }
 
-// stallsAt returns from when on none of the drains in progress has made progress for StallPeriod, and whether that is so now, see Turn.
-func stallsAt(draining []Contender, now time.Time) (last time.Time, stalled bool) {
+// stallsAt returns from when on none of the drains in progress has made progress for StallPeriod, whether that is so now, and whether that
+// is not known, see Turn. One that has just begun makes progress.
+func stallsAt(draining []Contender, now time.Time) (last time.Time, stalled, unknown bool) {
+	isKnown, moves := len(draining) > 0, false
 	for _, c := range draining {
-		at := c.Progress.stallsAt(StallPeriod)
-		if at.IsZero() {
-			return at, false
+		at, since := c.Progress.stallsAt(StallPeriod), c.Progress.Last
+		if c.Began.After(since) {
+			since = c.Began
 		}
+		isKnown, moves = isKnown && !at.IsZero(), moves || now.Before(since.Add(StallPeriod))
 		if at.After(last) {
 			last = at
 		}
 	}
-	return last, !last.IsZero() && !now.Before(last)
+	if !isKnown {
+		return time.Time{}, false, len(draining) > 0 && !moves
+	}
+	return last, !now.Before(last), now.Before(last) && !moves
 }
 
-// KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in progress may need
-// it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned.
-func (t Turn) KeepsSchedulable(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+// KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in
+// progress may need it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned. While it is not known
+// whether drains make progress, or if no policy selects the Machine, maybe for a moment, that stays as it is. present is the
+// NodeMaintenance of the Machine, nil if it has none.
+func (t Turn) KeepsSchedulable(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMaintenance) bool {
 	stage, _ := StageOf(m)
-	isWanted := policy != nil && policy.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable
-	return !t.Now() && stage != v1alpha1.StageCordon && (isWanted || t.Stalled)
+	stays := present != nil && present.StaysSchedulable()
+	switch {
+	case t.Now():
+		return false
+	case policy == nil && present != nil:
+		return stays
+	case stage == v1alpha1.StageCordon:
+		return false
+	default:
+		return policy != nil && policy.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || t.Stalled || t.MayStall && stays
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -23,20 +24,24 @@ func TestStalledTurn(t *testing.T) {
 		draining []machinedrain.Contender
 		at       int
 		stalled  bool
+		unknown  bool
 	}{
-		{"M132: no drain has made progress for a minute", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 160, true},
-		{"M132: not before", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 159, false},
-		{"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false},
-		{"M132: of none of several drains", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 100, 0)}, 160, true},
-		{"M132: it is not known of one", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 1)}, 1000, false},
-		{"M132: the process has observed it for less than a minute since an interruption", []machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false},
-		{"M132: for a minute", []machinedrain.Contender{progressed(contender("a", 1), 10, 100)}, 160, true},
-		{"M132: drains under another limit do not count", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true},
-		{"M132: none drains: what the Machine waits for is blocked itself", []machinedrain.Contender{blocked(contender("a", 1))}, 1000, false},
+		{"M132: no drain has made progress for a minute", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 160, true, false},
+		{"M132: not before", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 159, false, false},
+		{"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false, false},
+		{"M132: of none of several drains", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 100, 0)}, 160, true, false},
+		{"M132: it is not known of one", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 1)}, 1000, false, true},
+		{"M132: it is not known of one, and another one makes progress", []machinedrain.Contender{progressed(contender("a", 1), 950, 0), began(contender("b", 2), 1)}, 1000, false, false},
+		{"M132: one has just begun, and was not observed yet", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 950)}, 1000, false, false},
+		{"M132: the process has observed it for less than a minute since an interruption", []machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false, true},
+		{"M132: it makes progress after the interruption", []machinedrain.Contender{progressed(contender("a", 1), 102, 101)}, 160, false, false},
+		{"M132: for a minute", []machinedrain.Contender{progressed(contender("a", 1), 10, 100)}, 160, true, false},
+		{"M132: drains under another limit do not count", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true, false},
+		{"M132: none drains: what the Machine waits for is blocked itself", []machinedrain.Contender{blocked(contender("a", 1))}, 1000, false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			turn := machinedrain.TurnOf(contender("z", 9), test.draining, len(test.draining), time.Unix(int64(test.at), 0))
-			if turn.Stalled != test.stalled {
+			if turn.Stalled != test.stalled || turn.MayStall != test.unknown {
 				t.Errorf("got %+v", turn)
 			}
 		})
@@ -44,24 +49,36 @@ func TestStalledTurn(t *testing.T) {
 	schedulable, stagedCordon, stagedDrain := &v1alpha1.MachineDrainPolicy{}, inDeletion("one"), inDeletion("one")
 	schedulable.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable
 	stagedCordon.Annotations[v1alpha1.MachineStageAnnotation], stagedDrain.Annotations[v1alpha1.MachineStageAnnotation] = "Cordon", "Drain"
-	waits, stalls := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}
+	waits, stalls, mayStall := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}, machinedrain.Turn{Limit: 1, Draining: 1, MayStall: true}
+	cordoned := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/one"}}}
+	cordoned.Spec.Stage = v1alpha1.StageCordon
+	left := cordoned.DeepCopy()
+	left.Annotations[v1alpha1.WaitingNodeAnnotation] = string(v1alpha1.WaitingNodesSchedulable)
 	for _, test := range []struct {
-		name   string
-		turn   machinedrain.Turn
-		m      clusterv1.Machine
-		policy *v1alpha1.MachineDrainPolicy
-		want   bool
+		name    string
+		turn    machinedrain.Turn
+		m       clusterv1.Machine
+		policy  *v1alpha1.MachineDrainPolicy
+		present *v1alpha1.NodeMaintenance
+		want    bool
 	}{
-		{"M132: cordons the Node of a Machine that waits", waits, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, false},
-		{"M132: leaves it schedulable with waitingNodes Schedulable", waits, inDeletion("one"), schedulable, true},
-		{"M132: also while no drain makes progress", stalls, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, true},
-		{"M132: also if no policy selects the Machine any more", stalls, inDeletion("one"), nil, true},
-		{"M132: also if its drain in place waits", stalls, stagedDrain, &v1alpha1.MachineDrainPolicy{}, true},
-		{"M132: cordons one that its stage annotation requires to be cordoned", stalls, stagedCordon, schedulable, false},
-		{"M132: cordons one that may begin", machinedrain.Turn{Limit: 1, Stalled: true}, inDeletion("one"), schedulable, false},
+		{"M132: cordons the Node of a Machine that waits", waits, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, nil, false},
+		{"M132: leaves it schedulable with waitingNodes Schedulable", waits, inDeletion("one"), schedulable, nil, true},
+		{"M132: also while no drain makes progress", stalls, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, nil, true},
+		{"M132: also if no policy selects the Machine any more", stalls, inDeletion("one"), nil, nil, true},
+		{"M132: also if its drain in place waits", stalls, stagedDrain, &v1alpha1.MachineDrainPolicy{}, nil, true},
+		{"M132: cordons one that its stage annotation requires to be cordoned", stalls, stagedCordon, schedulable, nil, false},
+		{"M132: cordons one that may begin", machinedrain.Turn{Limit: 1, Stalled: true}, inDeletion("one"), schedulable, nil, false},
+		{"M132: cordons one that was schedulable when a drain makes progress", waits, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, left, false},
+		{"M132: leaves it schedulable while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, left, true},
+		{"M132: leaves one cordoned while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, cordoned, false},
+		{"M132: cordons one without a NodeMaintenance while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, nil, false},
+		{"M132: cordons one that its stage annotation requires to be cordoned, also then", mayStall, stagedCordon, &v1alpha1.MachineDrainPolicy{}, left, false},
+		{"M132: leaves it schedulable if no policy selects the Machine, maybe for a moment", waits, inDeletion("one"), nil, left, true},
+		{"M132: leaves it cordoned then", stalls, inDeletion("one"), nil, cordoned, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := test.turn.KeepsSchedulable(&test.m, test.policy); got != test.want {
+			if got := test.turn.KeepsSchedulable(&test.m, test.policy, test.present); got != test.want {
 				t.Errorf("got %t", got)
 			}
 		})

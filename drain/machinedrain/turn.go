@@ -77,10 +77,10 @@ type Turn struct {
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
 	Former string
-	// Stalled means that none of the drains in progress has made progress for StallPeriod, and StallsAt is from when on that is so if none does until then,
-	// zero if it is not known or no drain is in progress.
-	Stalled  bool
-	StallsAt time.Time
+	// Stalled means that none of the drains in progress has made progress for StallPeriod, and StallsAt is from when on that is so if none
+	// does until then, zero if it is not known or no drain is in progress. MayStall means that it is not known whether that is so now.
+	Stalled, MayStall bool
+	StallsAt          time.Time
 	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that has been
 	// draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
@@ -187,7 +187,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		}
 	}
 	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
-	turn.StallsAt, turn.Stalled = stallsAt(draining, now)
+	turn.StallsAt, turn.Stalled, turn.MayStall = stallsAt(draining, now)
 	return turn
 }
 
