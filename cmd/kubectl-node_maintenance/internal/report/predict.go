@@ -193,7 +193,8 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
 		observed.Policy = machinedrain.PolicyFor(sibling, m.Cluster.Labels, m.Policies).Settings(sibling)
-		observed.HasInvalidRules, observed.IsHeld, observed.IsBlocked = hasInvalidRules(sibling), machinedrain.IsReportedHeld(sibling), machinedrain.IsReportedBlocked(sibling)
+		observed.HasInvalidRules, observed.IsBlocked = hasInvalidRules(sibling), machinedrain.IsReportedBlocked(sibling)
+		observed.IsHeld = machinedrain.IsReportedHeld(sibling) || !machinedrain.WantsDrain(sibling, observed.Policy)
 		return observed, nil
 	})
 	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), now)

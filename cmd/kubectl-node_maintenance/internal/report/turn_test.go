@@ -19,12 +19,13 @@ import (
 )
 
 // planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
-// Nodes that were read, and reason is that of the condition of w0, whose nodeRef names the Node named.
-func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason, named string) (report.Drain, []string) {
+// Nodes that were read, and reason is that of the condition of w0, whose nodeRef names the Node named, and which change changes.
+func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason, named string, change func(*clusterv1.Machine)) (report.Drain, []string) {
 	w0, w1 := machine("w0", nil), machine("w1", nil)
 	w0.DeletionTimestamp, w0.Annotations = ptr.To(metav1.NewTime(now.Add(-time.Minute))), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
 	w0.Status.NodeRef.Name = named
 	w0.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason}}
+	change(&w0)
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
 	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 	m := &observe.Machine{
@@ -46,15 +47,18 @@ func TestTurn(t *testing.T) {
 		waits  bool
 		reason string
 		isNew  bool // w0 has no nodeRef
+		// withdrawn means that the drain of w0 was requested in place, and that its policy no longer requires a drain before an update in place.
+		withdrawn bool
 	}{
-		"does not wait for a Machine without a Node":                    {node: reachable, isNew: true},
-		"waits for a Machine whose Node is reachable":                   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
-		"waits for a Machine whose Node was not read":                   {node: reachable, waits: true},
-		"does not wait for a Machine whose Node is unreachable":         {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
-		"does not wait for a Machine whose Node does not exist":         {node: reachable, nodes: map[string]*corev1.Node{"w0": nil}},
-		"does not wait with an unreachable Node, whatever others drain": {node: unreachable, nodes: map[string]*corev1.Node{"w0": reachable}},
-		"does not wait for a Machine that another manager must drain":   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonHandedOver},
-		"does not wait for a Machine whose policy cannot be decoded":    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonPolicyNotDecodable},
+		"does not wait for a Machine without a Node":                     {node: reachable, isNew: true},
+		"waits for a Machine whose Node is reachable":                    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
+		"waits for a Machine whose Node was not read":                    {node: reachable, waits: true},
+		"does not wait for a Machine whose Node is unreachable":          {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
+		"does not wait for a Machine whose Node does not exist":          {node: reachable, nodes: map[string]*corev1.Node{"w0": nil}},
+		"does not wait with an unreachable Node, whatever others drain":  {node: unreachable, nodes: map[string]*corev1.Node{"w0": reachable}},
+		"does not wait for a Machine that another manager must drain":    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonHandedOver},
+		"does not wait for a drain in place that is not wanted any more": {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, withdrawn: true},
+		"does not wait for a Machine whose policy cannot be decoded":     {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonPolicyNotDecodable},
 	} {
 		t.Run("K31: the plan "+name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -62,7 +66,12 @@ func TestTurn(t *testing.T) {
 			if test.isNew {
 				w0 = ""
 			}
-			drain, names := planOf(test.node, test.nodes, test.reason, w0)
+			drain, names := planOf(test.node, test.nodes, test.reason, w0, func(w0 *clusterv1.Machine) {
+				if test.withdrawn {
+					w0.DeletionTimestamp, w0.Annotations[clusterv1.UpdateInProgressAnnotation] = nil, ""
+					machinedrain.RequestDrain(now)(w0)
+				}
+			})
 			if test.node == reachable && !test.isNew {
 				g.Expect(names).To(Equal([]string{"w0"}))
 			} else {
