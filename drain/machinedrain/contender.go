@@ -50,8 +50,8 @@ const (
 	// Blocked means that the Machine waits, and that something else prevents the drain from beginning, such as a step that fails. Its drain
 	// timeout counts, if it has one.
 	Blocked
-	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. Of
-	// the Machine whose turn is decided, it means that what blocks it has not kept the manager from observing the turn.
+	// BlockedAlone means that this has been so for BlockedAloneAfter, although the workload cluster can be read: no outage blocks it. If
+	// TurnOf decides about the Machine itself, it means that what blocks it has not kept the manager from observing the turn.
 	BlockedAlone
 	// Held means that the Machine waits, and that no deadline ends what prevents the drain from beginning: it is paused, or see
 	// ObservedDrain.IsHeld, or IsHeldByHooks. Others do not wait for it: it would block them without starting.
