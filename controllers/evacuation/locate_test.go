@@ -82,7 +82,8 @@ func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Recon
 	cache := serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t, pods...)}
 	r := &Reconciler{
 		Clusters: workload.NewClusters(management, cache, scheme, workload.Limits{}, clock.RealClock{}), Machines: &Machines{Reader: management},
-		Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{}, goneSince: expiring.NewMap[types.UID, time.Time](t.Context()),
+		Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{},
+		goneSince: expiring.NewMap[types.UID, time.Time](t.Context()),
 	}
 	t.Cleanup(func() { r.Clusters.Disconnect(request.Cluster) })
 	return r, remote, request

@@ -59,9 +59,10 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		workload.Watch("evacuation-Evacuations", r.controller, &v1alpha1.Evacuation{},
 			expectations.Observing(r.Written, cluster, workload.EnqueueObjects(cluster, workload.OwnKey[*v1alpha1.Evacuation])),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.Evacuation]{}),
-		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
-			return r.evacuationsOf(ctx, cluster, m)
-		}), TermsChanged()),
+		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
+			workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
+				return r.evacuationsOf(ctx, cluster, m)
+			}), TermsChanged()),
 	}
 }
 
@@ -129,7 +130,8 @@ type scope struct {
 //
 //	locate the Pod ─► observe it ─► decide the next action (drain/evacuation) ─► store it
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	log := ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Evacuation", klog.KRef(request.Object.Namespace, request.Object.Name))
+	log := ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"Evacuation", klog.KRef(request.Object.Namespace, request.Object.Name))
 	ctx = ctrl.LoggerInto(ctx, log)
 
 	s := &scope{request: request, evacuation: &v1alpha1.Evacuation{}}

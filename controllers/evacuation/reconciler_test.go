@@ -22,12 +22,16 @@ func TestFinishedWhileTheWatchLags(t *testing.T) {
 		left  []string
 		fails bool
 	}{
-		"E8: removes the finalizers of instigators":                    {},
-		"E8: keeps a finalizer that another actor has added meanwhile": {added: []string{foreign}, left: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer, foreign}, fails: true},
+		"E8: removes the finalizers of instigators": {},
+		"E8: keeps a finalizer that another actor has added meanwhile": {
+			added: []string{foreign}, left: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer, foreign}, fails: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			observed := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "e", UID: "uid", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}}}
+			observed := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "e", UID: "uid", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+			}}
 			stored := observed.DeepCopy()
 			stored.Finalizers = append(stored.Finalizers, tc.added...)
 			server := fakes.Builder().WithStatusSubresource(observed).WithObjects(stored).Build()

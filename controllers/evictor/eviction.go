@@ -167,7 +167,8 @@ func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, adm
 	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
 	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
 		if client.IgnoreNotFound(err) != nil {
-			log.Error(err, "Failed to get the PodDisruptionBudget that granted the disruption of the Pod", "PodDisruptionBudget", klog.KRef(admitted.Budget.Namespace(), admitted.Budget.Name()))
+			log.Error(err, "Failed to get the PodDisruptionBudget that granted the disruption of the Pod", "PodDisruptionBudget",
+				klog.KRef(admitted.Budget.Namespace(), admitted.Budget.Name()))
 		} else {
 			log.V(2).Info("The PodDisruptionBudget no longer grants the disruption of the Pod")
 		}

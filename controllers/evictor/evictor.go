@@ -106,9 +106,10 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 				enqueue(queue)
 			},
 		}),
-		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: cluster}}
-		}), predicate.Or(evacuationcontroller.TermsChanged(), hasCordoned())),
+		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{},
+			handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
+				return []reconcile.Request{{NamespacedName: cluster}}
+			}), predicate.Or(evacuationcontroller.TermsChanged(), hasCordoned())),
 	}
 }
 

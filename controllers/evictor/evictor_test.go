@@ -38,7 +38,9 @@ func TestBegin(t *testing.T) {
 	pod := budgets.Pod{UID: "web", Namespace: "ns", Name: "web", Node: "one"}
 	t.Run("E38: does not evict a Pod again whose eviction has ended since the pass collected it", func(t *testing.T) {
 		g := NewWithT(t)
-		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{state: newState(), observation: onePod{}, subjects: map[types.UID]*subject{pod.UID: {pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}}}}}
+		v, p := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}}, &pass{
+			state: newState(), observation: onePod{}, subjects: map[types.UID]*subject{pod.UID: {pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}}}},
+		}
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeFalse(), "the eviction is in flight")
 		p.state.backoffs.backOff(pod.UID, now.Add(watchLag))

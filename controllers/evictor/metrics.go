@@ -18,7 +18,8 @@ const (
 var (
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "capnm_evictions_total",
-		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating namespace), signal (refused as expected, for an admission webhook that receives it), error.",
+		Help: "Eviction requests, by result: evicted, gone (the Pod no longer existed), refused (by a PodDisruptionBudget, an admission policy or a terminating " +
+			"namespace), signal (refused as expected, for an admission webhook that receives it), error.",
 	}, []string{"result"})
 
 	reactionSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{

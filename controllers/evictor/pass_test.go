@@ -42,7 +42,9 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		},
 		client: fakes.Builder().WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
-			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build(),
+			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
+				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+			}).Build(),
 		observation: observation, state: newState(), written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim),
 		clock: clocktesting.NewFakePassiveClock(now), now: now,
 		subjects: map[types.UID]*subject{}, requested: map[string]requested{}, blocked: map[string]int{},
@@ -65,7 +67,9 @@ func (p *pass) wait(t *testing.T, name string) budgets.Waiting {
 // beforePatches calls a function before each patch of a status. Its error takes the place of the patch.
 func (p *pass) beforePatches(call func(ctx context.Context, name string) error) {
 	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch,
+			options ...client.SubResourcePatchOption,
+		) error {
 			if err := call(ctx, object.GetName()); err != nil {
 				return err
 			}
@@ -224,7 +228,9 @@ func TestAwaitMaintenances(t *testing.T) {
 	} {
 		t.Run("E46: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := passOver(t, now.Add(tc.after), onePod{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable}})
+			p := passOver(t, now.Add(tc.after), onePod{}, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable},
+			})
 			p.deleted = []clusterv1.Machine{machine}
 			_, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -256,8 +262,12 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			now := now.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
-			draining := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("two")}}
-			p := passOver(t, now, onePod{pod: pod}, m, e, draining, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "two"}})
+			draining := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("two")},
+			}
+			p := passOver(t, now, onePod{pod: pod}, m, e, draining, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "two"},
+			})
 			p.suspended = func(m *v1alpha1.NodeMaintenance) bool { return tc.paused && m.Name == "one" }
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -375,7 +385,9 @@ func TestDrainStart(t *testing.T) {
 	p.terms = map[string]evacuation.Terms{"starting": {}, "started": {DrainStart: ptr.To(now.Add(-time.Hour))}}
 	start := func(node string) time.Time {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node}}
-		return p.drainStart(&subject{pod: pod, evacuation: &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}})
+		return p.drainStart(&subject{
+			pod: pod, evacuation: &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}},
+		})
 	}
 	g.Expect(start("started")).To(Equal(now.Add(-time.Hour)), "E56")
 	g.Expect(start("starting")).To(Equal(now), "E56: it is the youngest")
@@ -417,8 +429,13 @@ func TestInFlight(t *testing.T) {
 		counts bool
 	}{
 		{name: "an in-flight eviction counts against its budget", pod: seen(func(*corev1.Pod) {}), after: time.Second, counts: true},
-		{name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), after: time.Second, counts: true},
-		{name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true},
+		{
+			name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
+			after: time.Second, counts: true,
+		},
+		{
+			name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true,
+		},
 		{name: "an in-flight eviction of a deleted Pod counts", pod: &corev1.Pod{}, after: time.Second, counts: true},
 		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: unansweredTimeout},
 	} {
@@ -520,10 +537,13 @@ func TestEvictSequentially(t *testing.T) {
 			p.client = aside.Client(p.client)
 			return p.client.Delete(t.Context(), m) // from the cache
 		}},
-		{name: "E57: evicts no Pod from whose Evacuation all have withdrawn meanwhile", change: func(p *pass, _ *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error {
-			evacuation.Withdraw(e)
-			return p.client.Update(t.Context(), e)
-		}},
+		{
+			name: "E57: evicts no Pod from whose Evacuation all have withdrawn meanwhile",
+			change: func(p *pass, _ *v1alpha1.NodeMaintenance, e *v1alpha1.Evacuation) error {
+				evacuation.Withdraw(e)
+				return p.client.Update(t.Context(), e)
+			},
+		},
 		{name: "E58: evicts no Pod whose Machine was paused meanwhile", change: func(p *pass, _ *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
 			p.suspended = func(*v1alpha1.NodeMaintenance) bool { return true }
 			return nil
@@ -531,7 +551,9 @@ func TestEvictSequentially(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")},
+			}
 			e := evacuation.New(pod, nil, 0)
 			e.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 			evacuation.Request(e)

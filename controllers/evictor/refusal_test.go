@@ -31,28 +31,47 @@ func TestRecordedRefusals(t *testing.T) {
 		reason, message string
 		retryAfter      time.Duration
 	}{
-		"a webhook that says later":                            {v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: later`, 45 * time.Second},
-		"a webhook that forbids the eviction":                  {v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: not today`, 0},
-		"a webhook that says nothing":                          {v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request without explanation`, 0},
-		"a webhook that says not found":                        {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that says conflict":                         {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that says unauthorized":                     {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that says timeout":                          {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that imitates a budget":                     {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that says namespace deleted":                {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
-		"a webhook that does not run":                          {v1alpha1.ReasonAdmissionFailed, `The API server could not call an admission webhook: Internal error occurred: failed calling webhook "down.example.com"`, 0},
-		"a webhook whose match condition cannot be evaluated":  {v1alpha1.ReasonAdmissionRefused, "Admission refused the eviction: ", 0},
-		"an admission policy":                                  {v1alpha1.ReasonAdmissionPolicyRefused, `An admission policy refused the eviction: pods "e64-policy" is forbidden: ValidatingAdmissionPolicy 'e64' with binding 'e64' denied request: not today`, 0},
+		"a webhook that says later": {
+			v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: later`, 45 * time.Second,
+		},
+		"a webhook that forbids the eviction": {
+			v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: not today`, 0,
+		},
+		"a webhook that says nothing": {
+			v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request without explanation`, 0,
+		},
+		"a webhook that says not found":         {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that says conflict":          {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that says unauthorized":      {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that says timeout":           {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that imitates a budget":      {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that says namespace deleted": {v1alpha1.ReasonWebhookRefused, "An admission webhook refused the eviction: ", 0},
+		"a webhook that does not run": {
+			v1alpha1.ReasonAdmissionFailed, `The API server could not call an admission webhook: Internal error occurred: failed calling webhook "down.example.com"`, 0,
+		},
+		"a webhook whose match condition cannot be evaluated": {v1alpha1.ReasonAdmissionRefused, "Admission refused the eviction: ", 0},
+		"an admission policy": {
+			v1alpha1.ReasonAdmissionPolicyRefused,
+			`An admission policy refused the eviction: pods "e64-policy" is forbidden: ValidatingAdmissionPolicy 'e64' with binding 'e64' denied request: not today`, 0,
+		},
 		"an admission policy with the reason Forbidden":        {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
 		"an admission policy that cannot be evaluated":         {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
 		"a mutating admission policy that cannot be evaluated": {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
-		"a budget":                          {v1alpha1.ReasonBudgetRefused, "The disruption budget e64-exhausted needs 1 healthy pods and has 1 currently", 0},
-		"a budget that is being updated":    {v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: The disruption budget e64-processed is still being processed by the server.", 10 * time.Second},
+		"a budget": {v1alpha1.ReasonBudgetRefused, "The disruption budget e64-exhausted needs 1 healthy pods and has 1 currently", 0},
+		"a budget that is being updated": {
+			v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: The disruption budget e64-processed is still being processed by the server.",
+			10 * time.Second,
+		},
 		"a budget with many evictions":      {v1alpha1.ReasonBudgetRefused, `poddisruptionbudget.policy "e64-full" is forbidden: DisruptedPods map too big`, 0},
 		"two budgets":                       {v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod", 0},
 		"a namespace that is being deleted": {v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: ", 0},
-		"authorization":                     {v1alpha1.ReasonEvictionForbidden, `The manager is not allowed to evict the Pod: pods "e64-forbidden" is forbidden: User "e64-stranger" cannot create resource "pods/eviction"`, 0},
-		"API Priority and Fairness":         {v1alpha1.ReasonAPIServerBusy, "The API server does not process the eviction now: Too many requests, please try again later.", time.Second},
+		"authorization": {
+			v1alpha1.ReasonEvictionForbidden,
+			`The manager is not allowed to evict the Pod: pods "e64-forbidden" is forbidden: User "e64-stranger" cannot create resource "pods/eviction"`, 0,
+		},
+		"API Priority and Fairness": {
+			v1alpha1.ReasonAPIServerBusy, "The API server does not process the eviction now: Too many requests, please try again later.", time.Second,
+		},
 	} {
 		t.Run("E64: "+what, func(t *testing.T) {
 			response, found := responses[what]
@@ -79,12 +98,31 @@ func TestRefusal(t *testing.T) {
 		reason  string
 		message string
 	}{
-		{"E18: a budget that other writes keep from being updated", apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "web", errors.New("modified")), v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: "},
-		{"E18: no response before the timeout of the client", errors.Wrap(context.DeadlineExceeded, "evicting"), v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time"},
-		{"E18: no response before the timeout of the API server", apierrors.NewTimeoutError("too long", 1), v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time"},
-		{"E19: an API server without policy/v1", apierrors.NewGenericServerResponse(404, "create", schema.GroupResource{}, "", "", 0, true), "EvictionNotServed", "The API server does not serve evictions and PodDisruptionBudgets of policy/v1"},
-		{"E64: an API server that cannot list budgets yet", apierrors.NewTooManyRequests("storage is (re)initializing", 1), v1alpha1.ReasonAPIServerBusy, "The API server does not process the eviction now: storage is (re)initializing"},
-		{"E64: an admission plugin", apierrors.NewForbidden(pods, "web", errors.New("not yet ready to handle request")), v1alpha1.ReasonAdmissionRefused, "Admission refused the eviction: "},
+		{
+			"E18: a budget that other writes keep from being updated",
+			apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "web", errors.New("modified")), v1alpha1.ReasonBudgetUpdating,
+			"The PodDisruptionBudget is being updated: ",
+		},
+		{
+			"E18: no response before the timeout of the client",
+			errors.Wrap(context.DeadlineExceeded, "evicting"), v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time",
+		},
+		{
+			"E18: no response before the timeout of the API server",
+			apierrors.NewTimeoutError("too long", 1), v1alpha1.ReasonNoResponse, "The API server did not respond to the eviction in time",
+		},
+		{
+			"E19: an API server without policy/v1", apierrors.NewGenericServerResponse(404, "create", schema.GroupResource{}, "", "", 0, true), "EvictionNotServed",
+			"The API server does not serve evictions and PodDisruptionBudgets of policy/v1",
+		},
+		{
+			"E64: an API server that cannot list budgets yet", apierrors.NewTooManyRequests("storage is (re)initializing", 1), v1alpha1.ReasonAPIServerBusy,
+			"The API server does not process the eviction now: storage is (re)initializing",
+		},
+		{
+			"E64: an admission plugin", apierrors.NewForbidden(pods, "web", errors.New("not yet ready to handle request")), v1alpha1.ReasonAdmissionRefused,
+			"Admission refused the eviction: ",
+		},
 		{"E18: another error", apierrors.NewMethodNotSupported(pods, "create"), v1alpha1.ReasonEvictionRefused, "The API server refused the eviction"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -168,7 +168,9 @@ func TestStartSignals(t *testing.T) {
 			p, index, lists := s.pass(t, now)
 			read := make(chan types.NamespacedName, 10)
 			v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, enqueue: func(cluster types.NamespacedName) { read <- cluster }}
-			waiting := []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db"}}
+			waiting := []budgets.Waiting{{
+				Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db",
+			}}
 			v.startSignals(t.Context(), p, index, waiting)
 			if tc.lists > 0 {
 				g.Eventually(read).Should(Receive())
@@ -192,7 +194,9 @@ func TestReadReceivers(t *testing.T) {
 		p, index, _ := s.pass(t, now)
 		p.state.signals.setRead(signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{*s.webhook}, nil), true, now.Add(-time.Hour))
 		g.Expect(v.readReceivers(t.Context(), p)).To(BeEmpty())
-		waiting := []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db"}}
+		waiting := []budgets.Waiting{{
+			Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db",
+		}}
 		v.startSignals(t.Context(), p, index, waiting)
 		g.Expect(waiting[0].Message).To(ContainSubstring("moves.example.com"))
 		g.Expect(p.state.signals.all()).To(BeEmpty())
@@ -226,7 +230,9 @@ func TestReadThatHangs(t *testing.T) {
 		})
 		v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, enqueue: func(cluster types.NamespacedName) { read <- cluster }}
 		p.state.signals.setRead(nil, true, now.Add(-time.Hour))
-		waiting := []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db"}}
+		waiting := []budgets.Waiting{{
+			Candidate: budgets.Candidate{Pod: budgets.PodOf(s.pod)}, Reason: budgets.BudgetExhausted, Message: "waiting", Budget: "default/db",
+		}}
 		for range 2 {
 			v.startSignals(t.Context(), p, index, waiting)
 			g.Expect(p.nextTry).To(BeZero())

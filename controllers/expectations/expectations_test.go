@@ -48,16 +48,22 @@ func TestObjects(t *testing.T) {
 		latest   string
 		exists   bool // despite deleted
 	}{
-		"an object that was not written":                                       {cluster: cluster, observed: node("uid", "9"), latest: "9"},
-		"a written object while the watch lags":                                {written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "10"},
-		"an object that was written by another actor":                          {written: []string{"10"}, cluster: cluster, observed: node("uid", "11"), latest: "11"},
-		"the later one of two writes":                                          {written: []string{"10", "8"}, cluster: cluster, observed: node("uid", "7"), latest: "10"},
-		"an object with the same name":                                         {written: []string{"10"}, cluster: cluster, observed: node("another", "9"), latest: "9"},
-		"an object of another workload cluster":                                {written: []string{"10"}, cluster: other, observed: node("uid", "9"), latest: "9"},
-		"a deleted object":                                                     {deleted: true, written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "9"},
-		"E49: an object whose deletion waits for a finalizer of another actor": {deleted: true, cluster: cluster, observed: finalized("9"), latest: "9", exists: true},
-		"E49: the next written version of that object":                         {deleted: true, written: []string{"10"}, cluster: cluster, observed: finalized("9"), latest: "10", exists: true},
-		"an object whose last finalizer was removed":                           {deleted: true, cluster: cluster, observed: finalized("8"), latest: "8"},
+		"an object that was not written":        {cluster: cluster, observed: node("uid", "9"), latest: "9"},
+		"a written object while the watch lags": {written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "10"},
+		"an object that was written by another actor": {
+			written: []string{"10"}, cluster: cluster, observed: node("uid", "11"), latest: "11",
+		},
+		"the later one of two writes":           {written: []string{"10", "8"}, cluster: cluster, observed: node("uid", "7"), latest: "10"},
+		"an object with the same name":          {written: []string{"10"}, cluster: cluster, observed: node("another", "9"), latest: "9"},
+		"an object of another workload cluster": {written: []string{"10"}, cluster: other, observed: node("uid", "9"), latest: "9"},
+		"a deleted object":                      {deleted: true, written: []string{"10"}, cluster: cluster, observed: node("uid", "9"), latest: "9"},
+		"E49: an object whose deletion waits for a finalizer of another actor": {
+			deleted: true, cluster: cluster, observed: finalized("9"), latest: "9", exists: true,
+		},
+		"E49: the next written version of that object": {
+			deleted: true, written: []string{"10"}, cluster: cluster, observed: finalized("9"), latest: "10", exists: true,
+		},
+		"an object whose last finalizer was removed": {deleted: true, cluster: cluster, observed: finalized("8"), latest: "8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

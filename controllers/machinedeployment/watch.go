@@ -35,7 +35,8 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, optio
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(deploymentOf), builder.WithPredicates(machineChanged{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfCluster), builder.WithPredicates(
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.deploymentsOfNamespace),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("rollout", r.deploymentsOfCluster)).
 		WithOptions(options).
 		Build(workload.RetryConflicts[reconcile.Request](r))
@@ -45,20 +46,21 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, optio
 // Watches returns the watch of NodeMaintenances in a workload cluster, for those that other actors create, change or delete.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			owner, ours := machinedrain.OwnerMachine(m, r.Maintenances.ManagementCluster, cluster)
-			if !ours {
-				return nil
-			}
-			machine := &clusterv1.Machine{}
-			if err := r.Client.Get(ctx, owner, machine); err != nil {
-				if client.IgnoreNotFound(err) != nil {
-					ctrl.LoggerFrom(ctx).Error(err, "Failed to get Machine", "Machine", klog.KRef(owner.Namespace, owner.Name))
+		workload.Watch("rollout-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
+			handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+				owner, ours := machinedrain.OwnerMachine(m, r.Maintenances.ManagementCluster, cluster)
+				if !ours {
+					return nil
 				}
-				return nil
-			}
-			return deploymentOf(ctx, machine)
-		}), createdOrDeleted{}),
+				machine := &clusterv1.Machine{}
+				if err := r.Client.Get(ctx, owner, machine); err != nil {
+					if client.IgnoreNotFound(err) != nil {
+						ctrl.LoggerFrom(ctx).Error(err, "Failed to get Machine", "Machine", klog.KRef(owner.Namespace, owner.Name))
+					}
+					return nil
+				}
+				return deploymentOf(ctx, machine)
+			}), createdOrDeleted{}),
 	}
 }
 

@@ -138,7 +138,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	tally := machinedrain.TallyOf(policy, policies.Items, all.Items, labels)
 	changed := policy.DeepCopy()
 	changed.Status.ObservedGeneration = policy.Generation
-	changed.Status.Clusters, changed.Status.Machines, changed.Status.ActiveDrains = tally.Clusters, tally.Machines, int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
+	changed.Status.Clusters, changed.Status.Machines = tally.Clusters, tally.Machines
+	changed.Status.ActiveDrains = int32(len(tally.Draining)) //nolint:gosec // bounded by the number of Machines
 	r.setCondition(changed, v1alpha1.MachineDrainPolicyMachinePoolsManaged, machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels))
 	r.setCondition(changed, v1alpha1.MachineDrainPolicySelectorsValid, machinedrain.SelectorsCondition(policy))
 	r.setCondition(changed, v1alpha1.MachineDrainPolicyStalled, machinedrain.StalledCondition(policy))
@@ -153,7 +154,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy)); err != nil {
 		return result, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
 	}
-	before, after := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid), meta.FindStatusCondition(changed.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid)
+	before, after := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid),
+		meta.FindStatusCondition(changed.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid)
 	if after != nil && (before == nil || before.Message != after.Message) {
 		r.events.Event(policy, corev1.EventTypeWarning, v1alpha1.ReasonInvalidSelector, after.Message)
 	}
@@ -172,7 +174,9 @@ func (r *Reconciler) setCondition(policy *v1alpha1.MachineDrainPolicy, condition
 
 // longestWaits returns the drains that have been blocked longest. draining are the Machines, the oldest deletion first. While a workload
 // cluster is not connected, it keeps the present waits of the Cluster's Machines, and retries.
-func (r *Reconciler) longestWaits(ctx context.Context, draining []*clusterv1.Machine, present []v1alpha1.DrainWait) (waits []v1alpha1.DrainWait, _ reconcile.Result, _ error) {
+func (r *Reconciler) longestWaits(ctx context.Context, draining []*clusterv1.Machine,
+	present []v1alpha1.DrainWait,
+) (waits []v1alpha1.DrainWait, _ reconcile.Result, _ error) {
 	var result reconcile.Result
 	for _, machine := range draining {
 		if len(waits) == machinedrain.MaxWaits {

@@ -17,7 +17,9 @@ func TestLongestWaits(t *testing.T) {
 		var draining []*clusterv1.Machine
 		for i := range 9 {
 			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m%d", i), DeletionTimestamp: &now}}
-			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn, Message: "waiting"}}
+			m.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn, Message: "waiting",
+			}}
 			draining = append(draining, m)
 		}
 		draining[1].Status.Conditions = nil

@@ -40,7 +40,9 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 
 // FindExisting is like Find, but reads the Node only if there is a NodeMaintenance for a Node of that name: Nodes are not cached in an idle workload
 // cluster.
-func FindExisting(ctx context.Context, remote client.Reader, cluster types.NamespacedName, machine *clusterv1.Machine) (machinedrain.Found, *corev1.Node, error) {
+func FindExisting(ctx context.Context, remote client.Reader, cluster types.NamespacedName,
+	machine *clusterv1.Machine,
+) (machinedrain.Found, *corev1.Node, error) {
 	maintenances, err := workload.MaintenancesOf(ctx, remote, machine.Status.NodeRef.Name)
 	if err == nil && len(maintenances) == 0 {
 		return machinedrain.Found{}, nil, nil
@@ -72,7 +74,9 @@ func find(ctx context.Context, remote client.Reader, id machinedrain.Identity) (
 
 // List returns, by Machine, the matching NodeMaintenances of some Machines of a Cluster. It reads them from the cache; they must not be
 // modified. It returns none if the workload cluster does not have the CRD.
-func (q *Requester) List(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine, matches func(*v1alpha1.NodeMaintenance) bool) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
+func (q *Requester) List(ctx context.Context, remote client.Client, cluster types.NamespacedName, of []clusterv1.Machine,
+	matches func(*v1alpha1.NodeMaintenance) bool,
+) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
 	if _, err := remote.RESTMapper().RESTMapping(v1alpha1.GroupVersion.WithKind("NodeMaintenance").GroupKind(), v1alpha1.GroupVersion.Version); err != nil {
 		if meta.IsNoMatchError(err) {
 			return nil, nil

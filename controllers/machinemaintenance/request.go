@@ -49,14 +49,18 @@ type Problem struct {
 
 // Desired returns the NodeMaintenance that a request results in. problem is not nil if MachineDrainRules are invalid: the NodeMaintenance
 // then has the valid ones only, and must not drain.
-func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.Found, node *corev1.Node) (_ *v1alpha1.NodeMaintenance, problem *Problem, _ error) {
+func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.Found,
+	node *corev1.Node,
+) (_ *v1alpha1.NodeMaintenance, problem *Problem, _ error) {
 	all, err := q.listRules(ctx, r.Machine.Namespace)
 	if err != nil {
 		return nil, nil, err
 	}
 	compiled := compile(r.Cluster, r.Machine, r.DaemonSetPods, all)
 	if unread := q.Unread.List("MachineDrainRule", r.Machine.Namespace); len(unread) > 0 {
-		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: "Waiting for a MachineDrainRule that may select the Machine to be fixed: " + unread[0].Error()}
+		problem = &Problem{
+			Reason: v1alpha1.ReasonInvalidDrainRule, Message: "Waiting for a MachineDrainRule that may select the Machine to be fixed: " + unread[0].Error(),
+		}
 	} else if len(compiled.Problems) > 0 {
 		first := compiled.Problems[0]
 		problem = &Problem{Reason: v1alpha1.ReasonInvalidDrainRule, Message: machinedrain.InvalidRuleMessage(r.Machine.Namespace, first), FirstInvalid: first.Rule}
@@ -89,7 +93,9 @@ func (q *Requester) listRules(ctx context.Context, namespace string, options ...
 	return list.Items, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", namespace)
 }
 
-func compile(cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy, all []clusterv1.MachineDrainRule) rules.Compiled {
+func compile(cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy,
+	all []clusterv1.MachineDrainRule,
+) rules.Compiled {
 	return rules.Compile(rules.Input{
 		Cluster:           rules.ClusterFacts{Labels: cluster.Labels},
 		Machine:           rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
@@ -140,7 +146,8 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 		return present, nil, nil
 	}
 	if present == nil {
-		ctrl.LoggerFrom(ctx).Info("Creating NodeMaintenance", "NodeMaintenance", klog.KObj(desired), "Node", klog.KObj(node), "stage", r.Stage, "requestedFor", r.For, "namesTaken", found.Taken)
+		ctrl.LoggerFrom(ctx).Info("Creating NodeMaintenance", "NodeMaintenance", klog.KObj(desired), "Node", klog.KObj(node), "stage", r.Stage, "requestedFor", r.For,
+			"namesTaken", found.Taken)
 	}
 	kept, err = Apply(ctx, remote, present, desired)
 	if apierrors.IsAlreadyExists(err) { // its event triggers another reconciliation

@@ -88,7 +88,9 @@ func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*
 // PolicyOf returns a function that returns the policy whose settings apply to a Machine of the Cluster, nil if no policy selects it. isUnread means that it is not
 // known, because a policy that cannot be decoded may select the Machine. cluster is nil if it could not be read: the function knows nothing then. It
 // lists the policies in its first call.
-func (q *Requester) PolicyOf(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isUnread bool, _ error) {
+func (q *Requester) PolicyOf(ctx context.Context,
+	cluster *clusterv1.Cluster,
+) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isUnread bool, _ error) {
 	if cluster == nil {
 		return func(*clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) { return nil, false, nil }
 	}

@@ -23,7 +23,10 @@ func TestConflicts(t *testing.T) {
 		{name: "R14: warns of the fourth uncordon", uncordons: []time.Duration{0, s, 2 * s, 3 * s}, warns: []time.Duration{3 * s}},
 		{name: "R14: does not warn of four uncordons in more than ten minutes", uncordons: []time.Duration{0, 4 * m, 8 * m, 11 * m}},
 		{name: "R14: warns of four uncordons in any ten minutes", uncordons: []time.Duration{0, 4 * m, 8 * m, 11 * m, 12 * m}, warns: []time.Duration{12 * m}},
-		{name: "R14: warns once a minute", uncordons: []time.Duration{0, s, 2 * s, 3 * s, 4 * s, 30 * s, 62 * s, 63 * s, 64 * s}, warns: []time.Duration{3 * s, 63 * s}},
+		{
+			name: "R14: warns once a minute", uncordons: []time.Duration{0, s, 2 * s, 3 * s, 4 * s, 30 * s, 62 * s, 63 * s, 64 * s},
+			warns: []time.Duration{3 * s, 63 * s},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -24,9 +24,13 @@ func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 		node := func(name string) *corev1.Node {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{"pool": "x"}}}
 		}
-		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
-			NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}}}},
-		}}}
+		m := &v1alpha1.NodeMaintenance{
+			ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
+				NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
+					MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}},
+				}},
+			}},
+		}
 		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				if object.GetName() == "b" {

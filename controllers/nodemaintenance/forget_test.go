@@ -20,7 +20,9 @@ func TestClusterIsForgotten(t *testing.T) {
 	request := func(cluster string) workload.Request {
 		return workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: cluster}, Object: types.NamespacedName{Name: "m"}}
 	}
-	draining := &v1alpha1.NodeMaintenance{Status: v1alpha1.NodeMaintenanceStatus{StageStatuses: []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now)}}}}
+	draining := &v1alpha1.NodeMaintenance{Status: v1alpha1.NodeMaintenanceStatus{StageStatuses: []v1alpha1.StageStatus{{
+		Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now),
+	}}}}
 	r := &Reconciler{Recorder: tracing.NewRecorder(t.Context(), nil)}
 	for _, each := range []workload.Request{request("deleted"), request("other")} {
 		r.statuses.Record(each, now)

@@ -55,7 +55,10 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 		want    string
 	}{
 		{name: "M89: waits until the Machine's controller continues the drain", changes: []change{deleted}},
-		{name: "M88: deletes the NodeMaintenance of a deleted Node although its Machine still exists", changes: []change{deleted}, gone: true, want: "deleteMaintenance"},
+		{
+			name: "M88: deletes the NodeMaintenance of a deleted Node although its Machine still exists", changes: []change{deleted}, gone: true,
+			want: "deleteMaintenance",
+		},
 		{name: "M88: deletes it if the Machine does not exist", absent: true, gone: true, want: "deleteMaintenance"},
 		{name: "M16: changes nothing while the Machine is paused", changes: []change{deleted, paused}, gone: true},
 		{name: "M90: does nothing if the Machine does not exist here", absent: true},
@@ -68,8 +71,10 @@ func TestStepsOfOtherManagementClusters(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Finalizers: []string{clusterv1.MachineFinalizer}, Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""}},
-				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "one"}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "fleet", Name: "m", Finalizers: []string{clusterv1.MachineFinalizer}, Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},
+				},
+				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "one"}},
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "there", Cluster: cluster, Machine: machine, Node: node})
 			for _, change := range tc.changes {
@@ -127,7 +132,8 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			c := management.Build()
 			r := &Reconciler{
 				Machines: c, ManagementCluster: "here", Maintenances: &machinemaintenance.Requester{Client: c, ManagementCluster: "here"},
-				written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode), Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{}),
+				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{}),
 			}
 			s := &scope{request: workload.Request{Cluster: cluster}, maintenance: m, nodes: []*corev1.Node{node}}
 			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
@@ -135,11 +141,16 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			g.Expect(names(r.steps(s))).To(ContainElement("withdraw"))
 			s.maintenance = m.DeepCopy()
 			s.maintenance.Spec.Stage = v1alpha1.StageDrain
-			g.Expect(reflect.DeepEqual(names(r.steps(s)), []string{"moveToComplete"})).To(Equal(tc.clusterDeleted), "no drain continues when a Machine was deleted with its Cluster")
+			g.Expect(reflect.DeepEqual(names(r.steps(s)), []string{"moveToComplete"})).
+				To(Equal(tc.clusterDeleted), "no drain continues when a Machine was deleted with its Cluster")
 
 			remote := fakes.Client(node)
-			of := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete}}
-			user := &scope{request: workload.Request{Cluster: cluster}, client: remote, maintenance: of, nodes: []*corev1.Node{node}, others: []v1alpha1.NodeMaintenance{*m}}
+			of := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete},
+			}
+			user := &scope{
+				request: workload.Request{Cluster: cluster}, client: remote, maintenance: of, nodes: []*corev1.Node{node}, others: []v1alpha1.NodeMaintenance{*m},
+			}
 			_, err := r.uncordon(t.Context(), user)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
@@ -153,14 +164,20 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 		stored  *corev1.Node
 		deleted bool
 	}{
-		"M109: keeps the NodeMaintenance of a Node that the watch has not delivered":              {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}, false},
-		"M18: deletes the NodeMaintenance of a Node that does not exist":                          {nil, true},
-		"M18: deletes the NodeMaintenance of a Node that was registered again with the same name": {&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "2"}}, true},
+		"M109: keeps the NodeMaintenance of a Node that the watch has not delivered": {
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}, false,
+		},
+		"M18: deletes the NodeMaintenance of a Node that does not exist": {nil, true},
+		"M18: deletes the NodeMaintenance of a Node that was registered again with the same name": {
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "2"}}, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
-			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}})
+			m := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}},
+			})
 			m.UID = "m"
 			builder := fakes.Builder(m).
 				WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil })
@@ -172,7 +189,8 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 			}
 			r := &Reconciler{
 				ManagementCluster: "here",
-				Clusters:          workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{}, clock.RealClock{}),
+				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{},
+					clock.RealClock{}),
 			}
 			s := &scope{request: workload.Request{Cluster: cluster}, client: cached, maintenance: m, before: m.DeepCopy(), now: time.Now()}
 			for _, step := range r.steps(s) {
@@ -215,7 +233,8 @@ func TestConfirmationDuringAPause(t *testing.T) {
 			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}
 			r := &Reconciler{
 				ManagementCluster: "here", Machines: management, Maintenances: requester, Clock: clock.RealClock{},
-				Served: &evacuationcontroller.Machines{Reader: management, Maintenances: requester}, written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Served:   &evacuationcontroller.Machines{Reader: management, Maintenances: requester},
+				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{}),
 			}
 			request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}

@@ -86,7 +86,9 @@ func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []
 
 // patchConditions sets and removes single conditions and keeps all others. It uses no optimistic lock, since kubelet heartbeats would cause
 // constant conflicts. It returns the patched Node, nil if the Node does not exist.
-func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition, remove []corev1.NodeConditionType) (*corev1.Node, error) {
+func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, set []corev1.NodeCondition,
+	remove []corev1.NodeConditionType,
+) (*corev1.Node, error) {
 	conditions := make([]any, 0, len(set)+len(remove))
 	for _, condition := range set {
 		conditions = append(conditions, condition)
@@ -131,7 +133,8 @@ func selecting(node *corev1.Node, views []*maintenanceView) []nodecondition.Main
 		if view.selects(node) {
 			m := view.maintenance
 			maintenances = append(maintenances, nodecondition.Maintenance{
-				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Waiting: view.waits(node.Name), Drained: view.hasDrained(node.Name),
+				Name: m.Name, Stage: m.Spec.Stage, Ending: !m.DeletionTimestamp.IsZero() && !cordon.Holds(m), Waiting: view.waits(node.Name),
+				Drained: view.hasDrained(node.Name),
 			})
 		}
 	}
@@ -139,9 +142,10 @@ func selecting(node *corev1.Node, views []*maintenanceView) []nodecondition.Main
 }
 
 func (v *maintenanceView) waits(node string) bool {
-	return v.maintenance.Spec.MaxParallelNodes != nil && slices.ContainsFunc(v.maintenance.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
-		return status.Waiting && status.NodeRef.Name == node
-	})
+	return v.maintenance.Spec.MaxParallelNodes != nil && slices.ContainsFunc(v.maintenance.Status.NodeStatuses,
+		func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
+			return status.Waiting && status.NodeRef.Name == node
+		})
 }
 
 func (v *maintenanceView) hasDrained(node string) bool {

@@ -70,14 +70,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Watches returns the watches of a workload cluster's NodeMaintenances, Nodes and Evacuations.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
+		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
+			workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
-		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{}, expectations.Observing(r.written, cluster, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
-			return r.maintenancesOf(ctx, cluster, node)
-		})), nodeChanged{}),
-		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
-			return r.maintenancesOfNamed(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation])
-		})),
+		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{},
+			expectations.Observing(r.written, cluster, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {
+				return r.maintenancesOf(ctx, cluster, node)
+			})), nodeChanged{}),
+		workload.Watch("nodemaintenance-Evacuations", r.controller, &v1alpha1.Evacuation{},
+			workload.EnqueueObjects(cluster, func(ctx context.Context, e *v1alpha1.Evacuation) []types.NamespacedName {
+				return r.maintenancesOfNamed(ctx, cluster, e.Annotations[v1alpha1.EvacuationNodeAnnotation])
+			})),
 	}
 }
 
@@ -125,7 +128,8 @@ type step func(context.Context, *scope) (done bool, err error)
 
 // Reconcile reconciles one NodeMaintenance: see steps.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "NodeMaintenance", klog.KRef("", request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
 	err := r.reconcile(ctx, s)
 	if err != nil || s.suspended { // the Pods have not been evaluated

@@ -33,7 +33,9 @@ import (
 
 func TestRefusedEnd(t *testing.T) {
 	node := func(name string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID(name), Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"},
+		}}
 		n.Spec.Unschedulable = true
 		n.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeMaintenanceInProgress, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}}
 		return n
@@ -53,18 +55,38 @@ func TestRefusedEnd(t *testing.T) {
 		conflicts   bool // the API server answers with a conflict instead
 		says        string
 	}{
-		"R71: names a Node that the API server refuses to restore, and restores the others": {deleted: true, refuses: forbids("b", ""), says: "Cannot restore Node b: "},
-		"R71: also in stage Complete":                                     {refuses: forbids("b", ""), says: "Cannot restore Node b: "},
-		"R71: names an Evacuation from which it cannot withdraw":          {deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
-		"R71: also if another actor changes its finalizers without pause": {conflicts: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
-		"R71: names a Node whose conditions cannot be changed":            {refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
-		"R71: also when it is deleted":                                    {deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
-		"R71: also while it only cordons":                                 {stage: v1alpha1.StageCordon, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
-		"R71: names what is refused first, and how much more":             {refuses: func(object client.Object, _ string) bool { return object.GetName() == "b" }, says: "Cannot change the conditions of Node b: "},
-		"R71: names an Evacuation on a Node that no longer exists":        {nodeDeleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
-		"R71: names an Evacuation on a Node that is left to Cluster API":  {owner: deletedMachine, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
-		"R71: also when the NodeMaintenance of such a Node is deleted":    {owner: deletedMachine, deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": "},
-		"R71: names the conditions of a Node that is left to Cluster API": {owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
+		"R71: names a Node that the API server refuses to restore, and restores the others": {
+			deleted: true, refuses: forbids("b", ""), says: "Cannot restore Node b: ",
+		},
+		"R71: also in stage Complete": {refuses: forbids("b", ""), says: "Cannot restore Node b: "},
+		"R71: names an Evacuation from which it cannot withdraw": {
+			deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: also if another actor changes its finalizers without pause": {
+			conflicts: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: names a Node whose conditions cannot be changed": {refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
+		"R71: also when it is deleted": {
+			deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
+		},
+		"R71: also while it only cordons": {
+			stage: v1alpha1.StageCordon, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
+		},
+		"R71: names what is refused first, and how much more": {
+			refuses: func(object client.Object, _ string) bool { return object.GetName() == "b" }, says: "Cannot change the conditions of Node b: ",
+		},
+		"R71: names an Evacuation on a Node that no longer exists": {
+			nodeDeleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: names an Evacuation on a Node that is left to Cluster API": {
+			owner: deletedMachine, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: also when the NodeMaintenance of such a Node is deleted": {
+			owner: deletedMachine, deleted: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: names the conditions of a Node that is left to Cluster API": {
+			owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -103,7 +125,9 @@ func TestRefusedEnd(t *testing.T) {
 						}
 						return c.Patch(ctx, object, patch, options...)
 					},
-					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
+						options ...client.SubResourcePatchOption,
+					) error {
 						if err := check(object, of); err != nil {
 							return err
 						}
@@ -116,10 +140,14 @@ func TestRefusedEnd(t *testing.T) {
 			server := builder.Build()
 			r := &Reconciler{
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}), Recorder: tracing.NewRecorder(t.Context(), nil),
+				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Recorder: tracing.NewRecorder(t.Context(), nil),
 			}
 			reconcile := func() (ends bool) {
-				s := &scope{request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(), owner: tc.owner}
+				s := &scope{
+					request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
+					owner: tc.owner,
+				}
 				if err := server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before); apierrors.IsNotFound(err) {
 					return true
 				}
@@ -197,8 +225,12 @@ func TestRefusedBackoff(t *testing.T) {
 	g, since := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := &scope{before: &v1alpha1.NodeMaintenance{}, now: since}
 	g.Expect(refusedBackoff(s)).To(Equal(5*time.Second), "R71")
-	s.before.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceRestoreFailed, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(since)}}
-	for after, want := range map[time.Duration]time.Duration{-time.Hour: 5 * time.Second, time.Second: 5 * time.Second, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute} {
+	s.before.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceRestoreFailed, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(since),
+	}}
+	for after, want := range map[time.Duration]time.Duration{
+		-time.Hour: 5 * time.Second, time.Second: 5 * time.Second, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute,
+	} {
 		s.now = since.Add(after)
 		g.Expect(refusedBackoff(s)).To(Equal(want), "R71")
 	}
@@ -242,9 +274,12 @@ func TestRefusedInstigator(t *testing.T) {
 				},
 			})
 			r := &Reconciler{
-				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}), Clock: clock.RealClock{},
+				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Clock:    clock.RealClock{},
 			}
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")},
+			}
 			targets := sets.New[types.UID]()
 			if tc.targeted {
 				targets.Insert("pod")

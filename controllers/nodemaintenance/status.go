@@ -166,7 +166,8 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 		switch {
 		case condition.Type == v1alpha1.NodeMaintenanceDrained && becameTrue:
 			ctrl.LoggerFrom(ctx).Info("Drained Nodes", "nodes", len(s.nodes))
-			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained, "All Pods that must be drained have terminated or completed on Nodes: "+text.List(nodeNames(s.nodes), maxEventNodes))
+			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained,
+				"All Pods that must be drained have terminated or completed on Nodes: "+text.List(nodeNames(s.nodes), maxEventNodes))
 		case condition.Type == v1alpha1.NodeMaintenanceMachineDeleted && becameTrue:
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeWarning, eventMachineDeleted, condition.Message)
 		case condition.Type == v1alpha1.NodeMaintenancePodsRemaining && was.Message != condition.Message:

@@ -34,7 +34,9 @@ func TestInterval(t *testing.T) {
 		r.statuses.Record(request("a", string(rune('a'+i))), now)
 	}
 	g.Expect(r.interval(s)).To(Equal(50 * time.Second))
-	s.maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault}}}}
+	s.maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+		NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDefault}},
+	}}
 	g.Expect(r.interval(s)).To(Equal(statusInterval), "other components act on drain targets")
 }
 
@@ -45,7 +47,9 @@ func TestStartStages(t *testing.T) {
 		"M65: records no start before the creation of the NodeMaintenance, if the manager's clock is behind": {created.Add(-time.Hour), created},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+			}
 			startStages(m, tc.now)
 			NewWithT(t).Expect(*m.StageStart(v1alpha1.StageDrain)).To(BeTemporally("==", tc.want))
 		})
@@ -61,7 +65,8 @@ func TestPodsRemaining(t *testing.T) {
 			object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: owner}}, verdict: verdict, others: others,
 		}
 	}
-	const stays, notRecreated = ", because the DaemonSets would replace them immediately: ns/", "before the end of the maintenance, for example during a rollout: ns/"
+	const stays, notRecreated = ", because the DaemonSets would replace them immediately: ns/",
+		"before the end of the maintenance, for example during a rollout: ns/"
 	for _, tc := range []struct {
 		name    string
 		pods    []drainedPod
@@ -69,16 +74,27 @@ func TestPodsRemaining(t *testing.T) {
 		reason  string
 		says    []string
 	}{
-		{"R40: names a DaemonSet that tolerates the taint", []drainedPod{pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance", []string{stays + "cni"}},
-		{"R83: names a DaemonSet that is skipped and could not recreate a Pod", []drainedPod{pod("csi", false, skip)}, v1alpha1.PodTypeDaemonSet, "DaemonSetPodsNotRecreated", []string{notRecreated + "csi"}},
-		{"R83: names both", []drainedPod{pod("csi", false, skip), pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance", []string{stays + "cni", notRecreated + "csi"}},
+		{
+			"R40: names a DaemonSet that tolerates the taint",
+			[]drainedPod{pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance", []string{stays + "cni"},
+		},
+		{
+			"R83: names a DaemonSet that is skipped and could not recreate a Pod",
+			[]drainedPod{pod("csi", false, skip)}, v1alpha1.PodTypeDaemonSet, "DaemonSetPodsNotRecreated", []string{notRecreated + "csi"},
+		},
+		{
+			"R83: names both", []drainedPod{pod("csi", false, skip), pod("cni", true, drain)}, v1alpha1.PodTypeDaemonSet, "DaemonSetToleratesMaintenance",
+			[]string{stays + "cni", notRecreated + "csi"},
+		},
 		{"R83: a skipped DaemonSet that tolerates the taint recreates its Pods", []drainedPod{pod("cni", true, skip)}, v1alpha1.PodTypeDaemonSet, "", nil},
 		{"R83: without the taint, Pods are recreated", []drainedPod{pod("csi", false, skip)}, v1alpha1.PodTypeDefault, "", nil},
 		{"R83: another NodeMaintenance drains the Pod", []drainedPod{pod("csi", false, skip, drain)}, v1alpha1.PodTypeDaemonSet, "", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g, m := NewWithT(t), &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: tc.targets}}}}
+			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+				NodeRef: v1alpha1.NodeReference{Name: "one"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: tc.targets}},
+			}}
 			reportPodsRemaining(&scope{
 				maintenance: m, nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, drain: &drainState{pods: map[string][]drainedPod{"one": tc.pods}},
 			})

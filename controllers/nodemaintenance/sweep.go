@@ -130,7 +130,8 @@ func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *
 // While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt. While a NodeMaintenance cannot be
 // decoded, it waits with everything.
 func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"Node", klog.KRef("", request.Object.Name)))
 	cached, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
 		return workload.Result(err)
@@ -192,7 +193,8 @@ func (r *Sweeper) observeMachine(ctx context.Context, request workload.Request, 
 
 func (r *Sweeper) machineOf(ctx context.Context, node workload.Request) (*clusterv1.Machine, error) {
 	machines := &clusterv1.MachineList{}
-	if err := r.Machines.List(ctx, machines, client.InNamespace(node.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: node.Cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.Machines.List(ctx, machines, client.InNamespace(node.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: node.Cluster.Name},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrapf(err, "listing the Machines of Cluster %s", node.Cluster)
 	}
 	for i := range machines.Items {

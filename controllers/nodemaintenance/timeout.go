@@ -120,7 +120,8 @@ func drainOf(s *scope, node *corev1.Node) *draintimeout.Drain {
 // deleteAt returns the time at which a drain that deletes the remaining Pods before its timeout deletes this one. It returns false if the
 // drain does not delete the Pod.
 func deleteAt(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) (at time.Time, deletes bool) {
-	if drain == nil || !drain.Deletes || pod.Planned.Finished || pod.object.DeletionTimestamp != nil || !draintimeout.DeletedAtTimeout(pod.Type, pod.verdict, pod.others) {
+	if drain == nil || !drain.Deletes || pod.Planned.Finished || pod.object.DeletionTimestamp != nil ||
+		!draintimeout.DeletedAtTimeout(pod.Type, pod.verdict, pod.others) {
 		return time.Time{}, false
 	}
 	period, _ := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))

@@ -29,7 +29,8 @@ const EventReason = "NotDecodable"
 
 var undecodable = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "capnm_undecodable_objects",
-	Help: "Objects that the manager has set aside, because it cannot decode them, by the Cluster that they are in and by kind. Objects of the management cluster have no Cluster.",
+	Help: "Objects that the manager has set aside, because it cannot decode them, by the Cluster that they are in and by kind. Objects of the management " +
+		"cluster have no Cluster.",
 }, []string{"cluster_namespace", "cluster", "kind"})
 
 func init() { metrics.Registry.MustRegister(undecodable) }

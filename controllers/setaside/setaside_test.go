@@ -27,8 +27,9 @@ const oddTime = "2026-01-01t00:00:00z"
 
 // stored is an Evacuation as an API server sends it.
 func stored(name, progress string, version int) string {
-	return fmt.Sprintf(`{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"Evacuation","metadata":{"namespace":"shop","name":%q,"resourceVersion":"%d"},`+
-		`"spec":{"podRef":{"name":%q,"uid":"u"}},"status":{"evacuationProgressTimestamp":%q}}`, name, version, name, progress)
+	return fmt.Sprintf(`{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"Evacuation",`+
+		`"metadata":{"namespace":"shop","name":%q,"resourceVersion":"%d"},"spec":{"podRef":{"name":%q,"uid":"u"}},`+
+		`"status":{"evacuationProgressTimestamp":%q}}`, name, version, name, progress)
 }
 
 // server answers lists with the present objects, and watches with events.
@@ -44,7 +45,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	items := s.items
 	s.mu.Unlock()
 	if r.URL.Query().Get("watch") == "" {
-		fmt.Fprintf(w, `{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"EvacuationList","metadata":{"resourceVersion":"10"},"items":[%s]}`, strings.Join(items, ","))
+		fmt.Fprintf(w, `{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"EvacuationList","metadata":{"resourceVersion":"10"},"items":[%s]}`,
+			strings.Join(items, ","))
 		return
 	}
 	w.(http.Flusher).Flush()
@@ -83,7 +85,9 @@ func (r *reported) all() []string {
 func TestInformerSetsAside(t *testing.T) {
 	t.Run("E53: delivers the objects that can be decoded, and reports each other one once, with its error", func(t *testing.T) {
 		g := NewWithT(t)
-		s := &server{events: make(chan string), items: []string{stored("a", "2026-01-01T00:00:00Z", 1), stored("b", oddTime, 2), stored("c", "2026-01-01T00:00:00Z", 3)}}
+		s := &server{
+			events: make(chan string), items: []string{stored("a", "2026-01-01T00:00:00Z", 1), stored("b", oddTime, 2), stored("c", "2026-01-01T00:00:00Z", 3)},
+		}
 		api := httptest.NewServer(s)
 		t.Cleanup(api.Close)
 		scheme := fakes.Scheme()
@@ -91,7 +95,9 @@ func TestInformerSetsAside(t *testing.T) {
 		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
 		aside := setaside.New(cluster, reports.report)
 		t.Cleanup(aside.Close)
-		lw, err := aside.ListerWatcher(setaside.Source{Config: &rest.Config{Host: api.URL}, HTTPClient: api.Client(), Scheme: scheme, Kinds: []client.Object{&v1alpha1.Evacuation{}}}, &v1alpha1.Evacuation{}, nil)
+		lw, err := aside.ListerWatcher(setaside.Source{
+			Config: &rest.Config{Host: api.URL}, HTTPClient: api.Client(), Scheme: scheme, Kinds: []client.Object{&v1alpha1.Evacuation{}},
+		}, &v1alpha1.Evacuation{}, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		informer := cache.NewSharedIndexInformer(lw, &v1alpha1.Evacuation{}, 0, cache.Indexers{})
 		go informer.RunWithContext(t.Context())
@@ -111,7 +117,8 @@ func TestInformerSetsAside(t *testing.T) {
 		g.Expect(reports.all()).To(HaveLen(2))
 		g.Expect(aside.List("Evacuation", "")).To(HaveLen(2))
 		g.Expect(testutil.GatherAndCompare(metrics.Registry, strings.NewReader(`
-# HELP capnm_undecodable_objects Objects that the manager has set aside, because it cannot decode them, by the Cluster that they are in and by kind. Objects of the management cluster have no Cluster.
+# HELP capnm_undecodable_objects Objects that the manager has set aside, because it cannot decode them, by the Cluster that they are in and `+
+			`by kind. Objects of the management cluster have no Cluster.
 # TYPE capnm_undecodable_objects gauge
 capnm_undecodable_objects{cluster="c1",cluster_namespace="default",kind="Evacuation"} 2
 `), "capnm_undecodable_objects")).To(Succeed())

@@ -33,7 +33,8 @@ func ReadConfig(file string, gates featuregate.FeatureGate) (*tracingapi.Tracing
 		return nil, errors.Wrapf(err, "parsing the tracing configuration %s", file)
 	}
 	if config.Kind != "TracingConfiguration" || !configVersions[config.APIVersion] {
-		return nil, errors.Errorf("the tracing configuration %s must have kind TracingConfiguration and apiVersion apiserver.config.k8s.io/v1, not %q and %q", file, config.Kind, config.APIVersion)
+		return nil, errors.Errorf("the tracing configuration %s must have kind TracingConfiguration and apiVersion apiserver.config.k8s.io/v1, not %q and %q", file,
+			config.Kind, config.APIVersion)
 	}
 	if invalid := tracingapi.ValidateTracingConfiguration(&config.TracingConfiguration, gates, nil); len(invalid) > 0 {
 		return nil, errors.Wrapf(invalid.ToAggregate(), "validating the tracing configuration %s", file)

@@ -9,8 +9,9 @@ import (
 
 var (
 	waits = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "capnm_pod_wait_seconds",
-		Help:    "Time that Pods of drains waited, by reason: of the PodDisruptionBudget, of the refused eviction, of the order of the StatefulSet, Surge, Evacuator, Eviction, ReplacementReturned, Completion, DrainRules, Termination.",
+		Name: "capnm_pod_wait_seconds",
+		Help: "Time that Pods of drains waited, by reason: of the PodDisruptionBudget, of the refused eviction, of the order of the StatefulSet, Surge, " +
+			"Evacuator, Eviction, ReplacementReturned, Completion, DrainRules, Termination.",
 		Buckets: []float64{0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200},
 	}, []string{"reason"})
 

@@ -175,7 +175,8 @@ func (r *Recorder) RecordDrained(maintenance workload.Request, trace history.Tra
 		return nil
 	}
 	d.drained = true
-	return append(r.line(d, trace, *start, int(m.Status.Summary.PodsEvacuated)), "outcome", v1alpha1.ReasonDrained, "duration", now.Sub(*start).Round(time.Millisecond).String())
+	return append(r.line(d, trace, *start, int(m.Status.Summary.PodsEvacuated)), "outcome", v1alpha1.ReasonDrained, "duration",
+		now.Sub(*start).Round(time.Millisecond).String())
 }
 
 // EndMaintenance ends the drain of the NodeMaintenance of a user, and exports its root span.

@@ -55,15 +55,16 @@ func TestForget(t *testing.T) {
 		r.Forget(request)
 		g.Expect(r.drains).To(BeEmpty())
 	})
-	t.Run("M70: forgets the drain of a deleted Machine when the hook is released without the NodeMaintenance", func(t *testing.T) { // admit: the Cluster or the Node is deleted, the Node is out of service
-		g, r := NewWithT(t), draining(t)
-		noMaintenance, unknown := trace, workload.Request{Cluster: request.Cluster}
-		noMaintenance.Maintenance = ""
-		course := history.Course{Deleted: now, DrainEnd: now, Releasing: now}
-		line := r.EndDeletion(unknown, noMaintenance, course, Result{Outcome: v1alpha1.ReasonSkipped, Released: now.Add(time.Minute)})
-		g.Expect(line).To(ContainElements("pods", 1), "the Pod that remains")
-		g.Expect(r.EndDeletion(unknown, noMaintenance, course, Result{Released: now})).To(BeNil(), "it has ended before")
-		r.Forget(request)
-		g.Expect(r.drains).To(BeEmpty())
-	})
+	t.Run("M70: forgets the drain of a deleted Machine when the hook is released without the NodeMaintenance",
+		func(t *testing.T) { // admit: the Cluster or the Node is deleted, the Node is out of service
+			g, r := NewWithT(t), draining(t)
+			noMaintenance, unknown := trace, workload.Request{Cluster: request.Cluster}
+			noMaintenance.Maintenance = ""
+			course := history.Course{Deleted: now, DrainEnd: now, Releasing: now}
+			line := r.EndDeletion(unknown, noMaintenance, course, Result{Outcome: v1alpha1.ReasonSkipped, Released: now.Add(time.Minute)})
+			g.Expect(line).To(ContainElements("pods", 1), "the Pod that remains")
+			g.Expect(r.EndDeletion(unknown, noMaintenance, course, Result{Released: now})).To(BeNil(), "it has ended before")
+			r.Forget(request)
+			g.Expect(r.drains).To(BeEmpty())
+		})
 }

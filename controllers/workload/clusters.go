@@ -140,7 +140,9 @@ func (c *Clusters) UncachedClient(ctx context.Context, cluster types.NamespacedN
 	return c.clientFrom(ctx, cluster, c.cache.GetUncachedClient)
 }
 
-func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName, get func(context.Context, client.ObjectKey) (client.Client, error)) (client.Client, error) {
+func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName,
+	get func(context.Context, client.ObjectKey) (client.Client, error),
+) (client.Client, error) {
 	if err := c.refuse(ctx, cluster); err != nil {
 		return nil, err
 	}

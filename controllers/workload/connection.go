@@ -77,7 +77,9 @@ func (c *Clusters) isLost(cluster types.NamespacedName, opened *sharingCache) bo
 
 // open creates the cache of a connection.
 func (c *Clusters) open(cluster types.NamespacedName, config *rest.Config, mapper meta.RESTMapper) (*sharingCache, error) {
-	opened := &sharingCache{config: config, shared: map[ctrlcache.Informer]*sharedInformer{}, aside: setaside.New(cluster, c.reportSetAside(cluster)), scheme: c.scheme}
+	opened := &sharingCache{
+		config: config, shared: map[ctrlcache.Informer]*sharedInformer{}, aside: setaside.New(cluster, c.reportSetAside(cluster)), scheme: c.scheme,
+	}
 	opened.ctx, opened.end = context.WithCancel(context.Background())
 	long := rest.CopyConfig(config)
 	long.Timeout = informerTimeout
@@ -110,11 +112,14 @@ func (c *Clusters) open(cluster types.NamespacedName, config *rest.Config, mappe
 }
 
 // recordLists returns the ListerWatcher of an informer. It sets aside objects that cannot be decoded, and records failing requests.
-func (c *Clusters) recordLists(cluster types.NamespacedName, opened *sharingCache, source setaside.Source, lw toolscache.ListerWatcher, object runtime.Object) toolscache.ListerWatcher {
+func (c *Clusters) recordLists(cluster types.NamespacedName, opened *sharingCache, source setaside.Source, lw toolscache.ListerWatcher,
+	object runtime.Object,
+) toolscache.ListerWatcher {
 	kind := kindOf(object, c.scheme)
 	lenient, err := opened.aside.ListerWatcher(source, object, lw)
 	if err != nil {
-		ctrl.Log.WithName("workload").Error(err, "Failed to set aside objects that cannot be decoded", "Cluster", klog.KRef(cluster.Namespace, cluster.Name), "kind", kind)
+		ctrl.Log.WithName("workload").Error(err, "Failed to set aside objects that cannot be decoded", "Cluster", klog.KRef(cluster.Namespace, cluster.Name),
+			"kind", kind)
 		lenient = lw
 	}
 	what := kind + "s"
@@ -146,7 +151,8 @@ func kindOf(object runtime.Object, scheme *runtime.Scheme) string {
 // reportSetAside returns a function that reports an object of a workload cluster that cannot be decoded.
 func (c *Clusters) reportSetAside(cluster types.NamespacedName) func(*metav1.PartialObjectMetadata, *setaside.Error) {
 	return func(object *metav1.PartialObjectMetadata, err *setaside.Error) {
-		ctrl.Log.WithName("workload").Error(err, "Set aside an object that cannot be decoded", "Cluster", klog.KRef(cluster.Namespace, cluster.Name), "kind", err.Kind, "object", klog.KObj(object))
+		ctrl.Log.WithName("workload").Error(err, "Set aside an object that cannot be decoded", "Cluster", klog.KRef(cluster.Namespace, cluster.Name),
+			"kind", err.Kind, "object", klog.KObj(object))
 		c.Event(cluster, object, corev1.EventTypeWarning, setaside.EventReason, "The manager ignores the object: "+err.Error())
 	}
 }

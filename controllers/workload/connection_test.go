@@ -127,7 +127,8 @@ func TestConnection(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring("failed waiting for")))
 		waiting := make(chan context.Context, 1)
 		opened.Cache = awaited{opened.Cache, waiting}
-		g.Expect(Watch("watch", running(t.Context), &v1alpha1.NodeMaintenance{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeMaintenance]{}).Watch(opened)).To(Succeed())
+		g.Expect(Watch("watch", running(t.Context), &v1alpha1.NodeMaintenance{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.NodeMaintenance]{}).Watch(opened)).
+			To(Succeed())
 		source := <-waiting
 		g.Expect(source.Err()).NotTo(HaveOccurred())
 		clusters.Disconnect(cluster)

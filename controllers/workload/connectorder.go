@@ -95,7 +95,9 @@ type connectQueue struct {
 	idle   int                            // Clusters that were delayed
 }
 
-func newConnectQueue(queue priorityqueue.PriorityQueue[reconcile.Request], now clock.PassiveClock, survey func() (sets.Set[types.NamespacedName], error)) *connectQueue {
+func newConnectQueue(queue priorityqueue.PriorityQueue[reconcile.Request], now clock.PassiveClock,
+	survey func() (sets.Set[types.NamespacedName], error),
+) *connectQueue {
 	return &connectQueue{PriorityQueue: queue, clock: now, survey: survey, began: now.Now()}
 }
 

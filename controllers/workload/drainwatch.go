@@ -63,7 +63,9 @@ type nodePods struct {
 }
 
 // newDrainWatch starts a drain watch. earlier are the budgets of the watch that it replaces, or nil.
-func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change), now clock.PassiveClock, earlier *observedBudgets) (*drainWatch, error) {
+func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify func(Change), now clock.PassiveClock,
+	earlier *observedBudgets,
+) (*drainWatch, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = 0 // the ClusterCache's timeout would end each watch after 10 s
 	client, err := kubernetes.NewForConfig(config)
@@ -77,7 +79,8 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 	ctx, stop := context.WithCancel(context.Background())
 	w := &drainWatch{
 		cluster: cluster, client: client, notify: notify, clock: now, ctx: ctx, stop: stop, observedBudgets: newObservedBudgets(earlier, now),
-		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{}, settled: sets.New[string](),
+		nodes: map[string]*nodePods{}, needs: map[string]sets.Set[string]{}, neededBy: map[string]sets.Set[string]{}, byUID: map[types.UID]*corev1.Pod{},
+		settled: sets.New[string](),
 	}
 	w.absences = newAbsences(ctx, daemonSetReader(metadataClient), func() { w.notify(Change{Cluster: w.cluster, Type: AllPodsAffected}) })
 	pdbs := cache.NewListWatchFromClient(client.PolicyV1().RESTClient(), "poddisruptionbudgets", "", fields.Everything())

@@ -26,7 +26,9 @@ func TestLateEventsOfAStoppedWatch(t *testing.T) {
 		return cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, cache.Indexers{})
 	}
 	former, present := informer(), informer()
-	w := &drainWatch{notify: func(Change) {}, nodes: map[string]*nodePods{"one": {informer: present, known: sets.New[types.UID]()}}, byUID: map[types.UID]*corev1.Pod{}}
+	w := &drainWatch{
+		notify: func(Change) {}, nodes: map[string]*nodePods{"one": {informer: present, known: sets.New[types.UID]()}}, byUID: map[types.UID]*corev1.Pod{},
+	}
 	deleted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "deleted", UID: "deleted"}}
 	w.podChanged(PodChanged, "one", former, deleted)
 	g.Expect(w.byUID).To(BeEmpty(), "no event of the present watch would remove the Pod")
@@ -140,7 +142,9 @@ func TestTrimBudget(t *testing.T) {
 
 func TestUpdatesThatAffectDecisions(t *testing.T) {
 	object := func(change func(*metav1.PartialObjectMetadata)) *metav1.PartialObjectMetadata {
-		m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid", Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"}}}
+		m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Name: "one", UID: "uid", Labels: map[string]string{"l": "1"}, Annotations: map[string]string{"a": "1"},
+		}}
 		change(m)
 		return m
 	}
@@ -153,10 +157,18 @@ func TestUpdatesThatAffectDecisions(t *testing.T) {
 		changes int
 		labels  map[string]string
 	}{
-		"E51: an annotation of a Namespace does not":             {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated}, 0, annotated.Labels},
-		"E51: a label of a Namespace does":                       {sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 1, labelled.Labels},
-		"E51: labels and annotations of a DaemonSet do not":      {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 0, nil},
-		"E51: a DaemonSet that was recreated with its name does": {sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, recreated}, 1, nil},
+		"E51: an annotation of a Namespace does not": {
+			sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated}, 0, annotated.Labels,
+		},
+		"E51: a label of a Namespace does": {
+			sharedWatch{trim: trimNamespace, affects: labelsChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 1, labelled.Labels,
+		},
+		"E51: labels and annotations of a DaemonSet do not": {
+			sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, labelled}, 0, nil,
+		},
+		"E51: a DaemonSet that was recreated with its name does": {
+			sharedWatch{trim: trimDaemonSet, affects: identityChanged}, []*metav1.PartialObjectMetadata{annotated, recreated}, 1, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, source, changes := NewWithT(t), cachetesting.NewFakeControllerSource(), make(chan any, 10)

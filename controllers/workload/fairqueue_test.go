@@ -67,7 +67,9 @@ type fataler interface {
 // startFair runs a controller with a fair queue until the test ends. enqueue adds requests to its queue.
 func startFair(t fataler, workers int, hanging ...string) (served *workloads, enqueue func(cluster string, objects ...int), stop func()) {
 	t.Helper()
-	served = &workloads{hanging: sets.New(hanging...), released: make(chan struct{}), begun: map[string]int{}, ended: map[string]int{}, running: map[Request]bool{}}
+	served = &workloads{
+		hanging: sets.New(hanging...), released: make(chan struct{}), begun: map[string]int{}, ended: map[string]int{}, running: map[Request]bool{},
+	}
 	options := FairOptions(workers, ClusterOf)
 	options.Reconciler, options.SkipNameValidation = served, ptr.To(true)
 	fair, err := controller.NewTypedUnmanaged("fair", options)

@@ -219,7 +219,9 @@ type listableInformer interface {
 
 // AddEventHandlerWithOptions implements ctrlcache.Informer. It first calls a later handler for all present objects, as the informer would.
 // The handler may get older events of them afterwards; handlers use events only to enqueue requests.
-func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler,
+	options toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.registration == nil {

@@ -60,7 +60,9 @@ type counting struct {
 	handlers int
 }
 
-func (c *counting) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (c *counting) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler,
+	options toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	c.handlers++
 	return c.SharedIndexInformer.AddEventHandlerWithOptions(handler, options)
 }

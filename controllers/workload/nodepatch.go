@@ -93,7 +93,8 @@ func nodePatch(before, after *corev1.Node) []operation {
 		}
 	}
 	changeKeys("/metadata/labels", before.Labels, after.Labels, changedKeys(before.Labels, after.Labels))
-	changeKeys("/metadata/annotations", before.Annotations, after.Annotations, changedKeys(before.Annotations, after.Annotations).Insert(v1alpha1.NodeOriginAnnotation))
+	changeKeys("/metadata/annotations", before.Annotations, after.Annotations,
+		changedKeys(before.Annotations, after.Annotations).Insert(v1alpha1.NodeOriginAnnotation))
 	slices.SortStableFunc(patch, testsFirst)
 	return patch
 }

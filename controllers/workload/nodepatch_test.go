@@ -52,14 +52,16 @@ func TestNodePatch(t *testing.T) {
 			"replaces the whole list of taints",
 			node(func(*corev1.Node) {}),
 			node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} }),
-			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},{"op":"test","path":"/spec/taints","value":null},` +
+			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},` +
+				`{"op":"test","path":"/spec/taints","value":null},` +
 				`{"op":"test","path":"` + origin + `found","value":null},{"op":"add","path":"/spec/taints","value":[{"key":"t","effect":"NoSchedule"}]}]`,
 		},
 		{
 			"adds the map to a Node without labels",
 			node(func(n *corev1.Node) { n.Labels, n.Annotations = nil, nil }),
 			node(func(n *corev1.Node) { n.Labels, n.Annotations = map[string]string{"x": "y"}, nil }),
-			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},{"op":"test","path":"/metadata/labels","value":null},` +
+			`[{"op":"test","path":"/metadata/uid","value":"u"},{"op":"test","path":"/spec/unschedulable","value":null},` +
+				`{"op":"test","path":"/metadata/labels","value":null},` +
 				`{"op":"add","path":"/metadata/labels","value":{"x":"y"}}]`,
 		},
 	} {

@@ -30,10 +30,19 @@ func TestRefusedClusters(t *testing.T) {
 		paused       bool
 	}{
 		{name: "M104: reaches a Cluster that the watch filter selects", filter: "ours", change: func(*clusterv1.Cluster) {}},
-		{name: "M104: does not reach a connected Cluster whose label was changed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels[clusterv1.WatchLabel] = "theirs" }, disconnected: true},
-		{name: "M104: does not reach a connected Cluster whose label was removed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels = nil }, disconnected: true},
+		{
+			name: "M104: does not reach a connected Cluster whose label was changed", filter: "ours",
+			change: func(c *clusterv1.Cluster) { c.Labels[clusterv1.WatchLabel] = "theirs" }, disconnected: true,
+		},
+		{
+			name: "M104: does not reach a connected Cluster whose label was removed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels = nil },
+			disconnected: true,
+		},
 		{name: "M102: does not reach a paused Cluster", change: func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) }, paused: true},
-		{name: "M102: reaches a Cluster with the annotation of a pause", change: func(c *clusterv1.Cluster) { c.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }},
+		{
+			name:   "M102: reaches a Cluster with the annotation of a pause",
+			change: func(c *clusterv1.Cluster) { c.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} },
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{clusterv1.WatchLabel: "ours"}}}
@@ -55,7 +64,9 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 			g := NewWithT(t)
 			const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
 			machine := func(cluster string, annotations ...string) *clusterv1.Machine {
-				m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: cluster, Finalizers: []string{"deletes"}, DeletionTimestamp: &metav1.Time{Time: time.Now()}}}
+				m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+					Namespace: clusterA.Namespace, Name: cluster, Finalizers: []string{"deletes"}, DeletionTimestamp: &metav1.Time{Time: time.Now()},
+				}}
 				m.Spec.ClusterName, m.Annotations = cluster, map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
 				for _, annotation := range annotations {
 					m.Annotations[annotation] = ""

@@ -35,7 +35,9 @@ type Queue = workqueue.TypedRateLimitingInterface[Request]
 
 // EnqueueObjects enqueues, for events in one workload cluster, the objects that a function returns for the event's object. For an update it
 // calls the function for the old and the new object.
-func EnqueueObjects[T client.Object](cluster types.NamespacedName, objects func(context.Context, T) []types.NamespacedName) handler.TypedEventHandler[T, Request] {
+func EnqueueObjects[T client.Object](cluster types.NamespacedName,
+	objects func(context.Context, T) []types.NamespacedName,
+) handler.TypedEventHandler[T, Request] {
 	enqueue := func(ctx context.Context, object T, queue Queue) {
 		for _, key := range objects(ctx, object) {
 			queue.Add(Request{Cluster: cluster, Object: key})
@@ -70,7 +72,9 @@ func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(b
 
 // EnqueueEvacuations enqueues, for a Change, the objects that a function returns for each of the selected Evacuations. Without a connection it
 // enqueues nothing: the first lists of the next connection enqueue all objects.
-func (c *Clusters) EnqueueEvacuations(ctx context.Context, queue Queue, cluster types.NamespacedName, objects func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName, which ...client.ListOption) {
+func (c *Clusters) EnqueueEvacuations(ctx context.Context, queue Queue, cluster types.NamespacedName,
+	objects func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName, which ...client.ListOption,
+) {
 	watched, err := c.Client(ctx, cluster)
 	if err != nil {
 		return

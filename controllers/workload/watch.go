@@ -43,7 +43,9 @@ type Watches func(cluster types.NamespacedName) []clustercache.Watcher
 
 // Watch returns a watch of the objects of a kind. enqueue maps their events to requests, and matters selects the events (default: all).
 // Names must be unique in a connection, because they identify watches that already exist.
-func Watch[T client.Object, R comparable](name string, controller clustercache.SourceWatcher[R], kind T, enqueue handler.TypedEventHandler[T, R], matters ...predicate.TypedPredicate[T]) clustercache.Watcher {
+func Watch[T client.Object, R comparable](name string, controller clustercache.SourceWatcher[R], kind T, enqueue handler.TypedEventHandler[T, R],
+	matters ...predicate.TypedPredicate[T],
+) clustercache.Watcher {
 	return watcher{name, kind, func(cache ctrlcache.Cache) error {
 		events := source.TypedKind(cache, kind, enqueue, matters...)
 		shared, is := cache.(*sharingCache)

@@ -71,9 +71,11 @@ func TestListFailure(t *testing.T) {
 		var failing error
 		failed := 0
 		lists := &recordingListerWatcher{
-			ListerWatcherWithContext: toolscache.ToListerWatcherWithContext(&toolscache.ListWatch{ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				return nil, failing
-			}}),
+			ListerWatcherWithContext: toolscache.ToListerWatcherWithContext(&toolscache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					return nil, failing
+				},
+			}),
 			what: "Evacuations", failures: &opened.failures, clock: now, ignores: NotServed, failed: func() { failed++ },
 		}
 		list := func(err error) {

@@ -272,10 +272,12 @@ func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unst
 			}
 		}
 		if finalizers := object.GetFinalizers(); blocking == "" && len(finalizers) > 0 {
-			blocking = fmt.Sprintf(", which waits for the finalizers of %s %s: %s", kind, strings.TrimPrefix(client.ObjectKeyFromObject(object).String(), "/"), strings.Join(finalizers, ", "))
+			blocking = fmt.Sprintf(", which waits for the finalizers of %s %s: %s", kind, strings.TrimPrefix(client.ObjectKeyFromObject(object).String(), "/"),
+				strings.Join(finalizers, ", "))
 		}
 	}
-	return fmt.Sprintf("Waiting for the deletion of CustomResourceDefinition %s by another actor to complete%s. It is recreated afterwards", crd.GetName(), blocking), nil
+	return fmt.Sprintf("Waiting for the deletion of CustomResourceDefinition %s by another actor to complete%s. It is recreated afterwards", crd.GetName(),
+		blocking), nil
 }
 
 // remainingLimit bounds the objects of a deleted CRD that one check reads.

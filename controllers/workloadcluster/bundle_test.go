@@ -122,10 +122,14 @@ func TestManagedWithoutPolicy(t *testing.T) {
 		reason      string
 		managed     bool
 	}{
-		"a Machine whose update in place was allowed":             {reason: v1alpha1.ReasonMachineDrained, managed: true},
-		"a Machine whose maintenance completes":                   {reason: v1alpha1.ReasonMachineCompleting, managed: true},
-		"a Machine whose drain in place no policy requires now":   {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{v1alpha1.DrainRequestedAnnotation: "2026-01-01T00:00:00Z/m"}, managed: true},
-		"a Machine whose cordon no policy requires now":           {reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{clusterv1.MachineSkipRemediationAnnotation: v1alpha1.HookOwner}, managed: true},
+		"a Machine whose update in place was allowed": {reason: v1alpha1.ReasonMachineDrained, managed: true},
+		"a Machine whose maintenance completes":       {reason: v1alpha1.ReasonMachineCompleting, managed: true},
+		"a Machine whose drain in place no policy requires now": {
+			reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{v1alpha1.DrainRequestedAnnotation: "2026-01-01T00:00:00Z/m"}, managed: true,
+		},
+		"a Machine whose cordon no policy requires now": {
+			reason: v1alpha1.ReasonNotManaged, annotations: map[string]string{clusterv1.MachineSkipRemediationAnnotation: v1alpha1.HookOwner}, managed: true,
+		},
 		"no Machine that a policy has selected":                   {reason: v1alpha1.ReasonNotManaged},
 		"only a Machine whose stage annotation is invalid":        {reason: v1alpha1.ReasonInvalidStage},
 		"only Machines whose maintenance is over, or never began": {},
@@ -164,7 +168,9 @@ func TestManagesMaintenances(t *testing.T) {
 		"M129: not for one that has changed no Node":                                                              {present(nil), nil, false, false},
 		"M90: not for one of another management cluster":                                                          {present(other, finalizer), nil, false, false},
 		"M129: not without the CRD":                                                                               {nil, &meta.NoKindMatchError{}, false, false},
-		"M129: it is not known to be idle if NodeMaintenances cannot be listed":                                   {nil, errors.New("the API server is overloaded"), false, true},
+		"M129: it is not known to be idle if NodeMaintenances cannot be listed": {
+			nil, errors.New("the API server is overloaded"), false, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -224,10 +230,19 @@ func TestUnservedAfter(t *testing.T) {
 	}{
 		{name: "a success", changed: true},
 		{name: "a CRD that is not served yet", applied: Applied{Unserved: "wait"}, message: "wait", changed: true},
-		{name: "M52: the missing CRD, rather than the refusal of its creation", applied: Applied{Unserved: "missing"}, failure: refusal, first: true, message: "missing", changed: true},
-		{name: "M57: a refusal in the first check", failure: refusal, first: true, message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(refusal), changed: true},
+		{
+			name: "M52: the missing CRD, rather than the refusal of its creation", applied: Applied{Unserved: "missing"}, failure: refusal, first: true,
+			message: "missing", changed: true,
+		},
+		{
+			name: "M57: a refusal in the first check", failure: refusal, first: true,
+			message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(refusal), changed: true,
+		},
 		{name: "a refusal in a later check", failure: refusal},
-		{name: "M57: a request without an answer", failure: context.DeadlineExceeded, first: true, message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(context.DeadlineExceeded), changed: true},
+		{
+			name: "M57: a request without an answer", failure: context.DeadlineExceeded, first: true,
+			message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(context.DeadlineExceeded), changed: true,
+		},
 		{name: "a conflict", failure: apierrors.NewConflict(schema.GroupResource{Resource: "any"}, "any", nil), first: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

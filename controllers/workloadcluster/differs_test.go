@@ -49,11 +49,13 @@ func TestDiffers(t *testing.T) {
 			present.SetUID("1")
 			present.Object["status"] = map[string]any{"observedGeneration": int64(1)}
 		}, false},
-		"M51: a default":                           {set("Equivalent", "spec", "matchConstraints", "matchPolicy"), false},
-		"M51: a value that is no default":          {set("Exact", "spec", "matchConstraints", "matchPolicy"), true},
-		"M51: a selector that excludes namespaces": {set(map[string]any{"matchLabels": map[string]any{"a": "b"}}, "spec", "matchConstraints", "namespaceSelector"), true},
-		"M51: a changed value":                     {set("Ignore", "spec", "failurePolicy"), true},
-		"M51: an added field":                      {set(map[string]any{"kind": "ConfigMap"}, "spec", "paramKind"), true},
+		"M51: a default":                  {set("Equivalent", "spec", "matchConstraints", "matchPolicy"), false},
+		"M51: a value that is no default": {set("Exact", "spec", "matchConstraints", "matchPolicy"), true},
+		"M51: a selector that excludes namespaces": {
+			set(map[string]any{"matchLabels": map[string]any{"a": "b"}}, "spec", "matchConstraints", "namespaceSelector"), true,
+		},
+		"M51: a changed value": {set("Ignore", "spec", "failurePolicy"), true},
+		"M51: an added field":  {set(map[string]any{"kind": "ConfigMap"}, "spec", "paramKind"), true},
 		"M51: an added entry of a list": {func(present *unstructured.Unstructured) {
 			conditions, _, _ := unstructured.NestedSlice(present.Object, "spec", "matchConditions")
 			set(append(conditions, map[string]any{"name": "never", "expression": "false"}), "spec", "matchConditions")(present)

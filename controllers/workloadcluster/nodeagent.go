@@ -49,7 +49,8 @@ func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cl
 	}
 	ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
 	r.recorder.Event(cluster, corev1.EventTypeWarning, eventNodeAgentNotInstalled,
-		"The node agent is not installed: the workload cluster does not serve admission policies, which limit each agent to its own Node. Disable spec.nodeAgent in the MachineDrainPolicy, or enable them")
+		"The node agent is not installed: the workload cluster does not serve admission policies, which limit each agent to its own Node. Disable spec.nodeAgent "+
+			"in the MachineDrainPolicy, or enable them")
 	return nil
 }
 

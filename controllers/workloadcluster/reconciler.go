@@ -77,7 +77,8 @@ type Reconciler struct {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, options controller.Options) error {
-	r.recorder = mgr.GetEventRecorderFor("node-maintenance-cluster") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	//nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	r.recorder = mgr.GetEventRecorderFor("node-maintenance-cluster")
 	clusters := func(_ context.Context, cluster client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(cluster)}}
 	}
@@ -88,7 +89,8 @@ func (r *Reconciler) SetupWithManager(_ context.Context, mgr ctrl.Manager, optio
 		Watches(&clusterv1.Cluster{}, r.Clusters.ResumeAfterPause()).
 		Watches(&clusterv1.Machine{}, r.Clusters.ResumeAfterPause()).
 		Watches(&v1alpha1.MachineDrainPolicy{}, r.Clusters.ResumeAfterPolicyChange(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.clustersOfNamespace),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("workloadcluster", clusters)).
 		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.Clusters.OnCheckRequested(func(cluster types.NamespacedName) { queue.Add(reconcile.Request{NamespacedName: cluster}) })
@@ -246,7 +248,8 @@ func (r *Reconciler) disconnect(cluster types.NamespacedName) {
 // reportRestored logs and counts what was restored, and records an event on the Cluster.
 func (r *Reconciler) reportRestored(ctx context.Context, cluster *clusterv1.Cluster, all []Restored) {
 	for _, restored := range all {
-		ctrl.LoggerFrom(ctx).Info("Restored an object of the bundle in the workload cluster, which another actor had "+restored.Change, "kind", restored.Kind, "name", restored.Name)
+		ctrl.LoggerFrom(ctx).Info("Restored an object of the bundle in the workload cluster, which another actor had "+restored.Change, "kind", restored.Kind,
+			"name", restored.Name)
 		bundleRestored.WithLabelValues(restored.Kind, restored.Change).Inc()
 		r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventBundleRestored,
 			"Restored %s %s in the workload cluster, which another actor had %s", restored.Kind, restored.Name, restored.Change)
@@ -261,7 +264,8 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 	}
 	ctrl.LoggerFrom(ctx).Info("The workload cluster does not support the admission policies", "missing", missing)
 	r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventAdmissionPoliciesMissing,
-		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them", strings.Join(missing, ", "))
+		"The workload cluster does not support %s. Every user who may write NodeMaintenances or Evacuations there can drain its Nodes: restrict who may write them",
+		strings.Join(missing, ", "))
 }
 
 // managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a NodeMaintenance, or if another
@@ -329,7 +333,8 @@ func (r *Reconciler) hasMaintenances(ctx context.Context, cluster types.Namespac
 // hasMachine reports whether the Cluster has a Machine that matches.
 func (r *Reconciler) hasMachine(ctx context.Context, cluster types.NamespacedName, matches func(*clusterv1.Machine) bool) (bool, error) {
 	list := &clusterv1.MachineList{}
-	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+		client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
 		if matches(&list.Items[i]) {
 			return true, nil

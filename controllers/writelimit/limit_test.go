@@ -30,6 +30,7 @@ func TestShare(t *testing.T) {
 		writes.Record(i, start)
 	}
 	g.Expect(writes.FairInterval(start.Add(time.Minute), nil)).To(Equal(50 * time.Second))
-	g.Expect(writes.FairInterval(start.Add(time.Minute), func(key int) bool { return key < 20 })).To(Equal(2*time.Second), "objects of other API servers do not count")
+	g.Expect(writes.FairInterval(start.Add(time.Minute), func(key int) bool { return key < 20 })).
+		To(Equal(2*time.Second), "objects of other API servers do not count")
 	g.Expect(writes.FairInterval(start.Add(activeWindow), nil)).To(BeZero(), "old writes do not count")
 }

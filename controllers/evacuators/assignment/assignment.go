@@ -128,7 +128,9 @@ func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacua
 	if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
 		return Assignment{}, false
 	}
-	assigned = Assignment{Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline}
+	assigned = Assignment{
+		Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline,
+	}
 	if e.Status.EvacuationProgressTimestamp != nil {
 		assigned.Progress = e.Status.EvacuationProgressTimestamp.Time
 	}

@@ -62,11 +62,17 @@ func TestFindSuspended(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
 			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
 			e := &v1alpha1.Evacuation{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now)},
-				Spec:       v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet}}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now),
+				},
+				Spec: v1alpha1.EvacuationSpec{
+					PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet}},
+				},
 			}
 			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(v1alpha1.EvacuatorClassStatefulSet), tc.completed
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
+			}
 			f := Finder{
 				Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
 				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(tc.suspended), Now: now,

@@ -50,7 +50,8 @@ type scope struct {
 //
 //	find the drains that target Pods of DaemonSets ─► set the taint and wait until the watch delivers it ─► report and delete
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"Node", klog.KRef("", request.Object.Name)))
 	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {

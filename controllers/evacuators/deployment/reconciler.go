@@ -47,7 +47,8 @@ type scope struct {
 //
 //	find its Pods to be evacuated ─► observe the Deployment ─► decide (drain/surge) ─► report and write
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	s := &scope{
 		cluster: request.Cluster, key: request.Object, readings: r.readings,
 		assignments: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()},
@@ -59,7 +60,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if s.live, err = r.Clusters.UncachedClient(ctx, request.Cluster); err != nil {
 		return workload.Result(err)
 	}
-	s.finder = assignment.Finder{Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment, Suspension: r.Machines.Suspension(ctx, s.cluster), Now: s.observed.Now}
+	s.finder = assignment.Finder{
+		Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment,
+		Suspension: r.Machines.Suspension(ctx, s.cluster), Now: s.observed.Now,
+	}
 	known, err := s.findPodsToReplace(ctx)
 	if err != nil {
 		return workload.Result(err)

@@ -83,7 +83,8 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 
 // Reconcile decides which Pods of one StatefulSet are evicted next.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"StatefulSet", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	watched, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
 		return workload.Result(err)

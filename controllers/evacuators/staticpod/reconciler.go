@@ -53,7 +53,8 @@ func annotated(node *corev1.Node) string {
 
 // Reconcile annotates one Node with the drain targets of its static Pods.
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
-	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name), "Node", klog.KRef("", request.Object.Name)))
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
+		"Node", klog.KRef("", request.Object.Name)))
 	c, err := r.Clusters.Client(ctx, request.Cluster)
 	if err != nil {
 		return workload.Result(err)
