@@ -36,7 +36,10 @@ func TestDisruptions(t *testing.T) {
 		{"E21: evicts a Pod that is not ready while enough others are", []*pdb{full}, pod("p", notReady), free},
 		{"E21: evicts a Pod that is not ready with AlwaysAllow", []*pdb{budget("web", healthy(0, 3, 2), unready(policyv1.AlwaysAllow))}, pod("p", notReady), free},
 		{"E21: AlwaysAllow does not depend on the status", []*pdb{budget("web", allows(0), unready(policyv1.AlwaysAllow), behind)}, pod("p", notReady), free},
-		{"E21: a Pod that is not ready uses a disruption if too few others are ready", []*pdb{budget("web", healthy(1, 3, 2), allows(1))}, pod("p", notReady), disrupts},
+		{
+			"E21: a Pod that is not ready uses a disruption if too few others are ready",
+			[]*pdb{budget("web", healthy(1, 3, 2), allows(1))}, pod("p", notReady), disrupts,
+		},
 		{"E21: IfHealthyBudget is the default", []*pdb{budget("web", healthy(2, 3, 2), unready(policyv1.IfHealthyBudget))}, pod("p", notReady), free},
 		{"E20: 2000 unconfirmed evictions are tolerated", []*pdb{budget("web", disrupted(2000))}, pod("p"), disrupts},
 	} {
@@ -68,7 +71,8 @@ func web(message string) string { return "Waiting for PodDisruptionBudget defaul
 const (
 	many         = "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it: "
 	notUpdated   = "the disruption controller has not updated its status yet"
-	uncontrolled = "PodDisruptionBudget default/web selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption"
+	uncontrolled = "PodDisruptionBudget default/web selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it " +
+		"never allows a disruption"
 )
 
 var waitingPods = []struct {
@@ -86,8 +90,11 @@ var waitingPods = []struct {
 		says{budgets.MultipleBudgets, many + "default/all, default/web"}},
 	{"E18: many budgets", []*pdb{budget("e"), budget("d"), budget("c"), budget("b"), budget("a")}, false, pod("p"),
 		says{budgets.MultipleBudgets, many + "default/a, default/b, default/c and 2 more"}},
-	{"E18: more than one budget of a Pod that is not ready", []*pdb{budget("a", unready(policyv1.AlwaysAllow)), budget("b", unready(policyv1.AlwaysAllow))}, false, pod("p", notReady),
-		says{budgets.MultipleBudgets, many + "default/a, default/b"}},
+	{
+		"E18: more than one budget of a Pod that is not ready",
+		[]*pdb{budget("a", unready(policyv1.AlwaysAllow)), budget("b", unready(policyv1.AlwaysAllow))}, false, pod("p", notReady),
+		says{budgets.MultipleBudgets, many + "default/a, default/b"},
+	},
 	{"E20: a generation that is not observed", []*pdb{budget("web", behind)}, false, pod("p"),
 		says{budgets.BudgetNotObserved, web(notUpdated)}},
 	{"E20: a status that does not include our own eviction", []*pdb{budget("web")}, true, pod("p"),
@@ -98,14 +105,26 @@ var waitingPods = []struct {
 		says{budgets.BudgetNotObserved, web(notUpdated)}},
 	{"E20: too many unconfirmed evictions", []*pdb{budget("web", disrupted(2001))}, false, pod("p"),
 		says{budgets.BudgetNotObserved, web(notUpdated)}},
-	{"E85: a budget that is not computed", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"x\""))}, false, pod("p"),
-		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: found no controllers for pod \"x\"")}},
+	{
+		"E85: a budget that is not computed", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "found no controllers for pod \"x\""))}, false,
+		pod("p"),
+		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: found no controllers for pod \"x\"")},
+	},
 	{"E85: a budget that is neither computed nor observed", []*pdb{budget("web", behind, condition(policyv1.SyncFailedReason, ""))}, false, pod("p"),
 		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it")}},
-	{"E85: a tenant writes the status", []*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "\x1b[2J\u202e a\n\nb "+strings.Repeat("c", 30_000)))}, false, pod("p"),
-		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: [2J a b " + strings.Repeat("c", 244) + "…")}},
-	{"E85: the budget never allows a disruption, either", []*pdb{budget("web", healthy(1, 1, 1), wants("1", ""), condition(policyv1.SyncFailedReason, strings.Repeat("c", 300)))}, false, pod("p"),
-		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: " + strings.Repeat("c", 255) + "…; it never allows a disruption (minAvailable: 1)")}},
+	{
+		"E85: a tenant writes the status",
+		[]*pdb{budget("web", allows(0), condition(policyv1.SyncFailedReason, "\x1b[2J\u202e a\n\nb "+strings.Repeat("c", 30_000)))}, false, pod("p"),
+		says{budgets.BudgetSyncFailed, web("the disruption controller cannot compute it: [2J a b " + strings.Repeat("c", 244) + "…")},
+	},
+	{
+		"E85: the budget never allows a disruption, either",
+		[]*pdb{budget("web", healthy(1, 1, 1), wants("1", ""), condition(policyv1.SyncFailedReason, strings.Repeat("c", 300)))}, false, pod("p"),
+		says{
+			budgets.BudgetSyncFailed,
+			web("the disruption controller cannot compute it: " + strings.Repeat("c", 255) + "…; it never allows a disruption (minAvailable: 1)"),
+		},
+	},
 	{"E20: a condition with another reason", []*pdb{budget("web", healthy(2, 3, 2), condition(policyv1.InsufficientPodsReason, ""))}, false, pod("p"),
 		says{budgets.BudgetExhausted, web("2 healthy Pods required")}},
 	{"E20: an invalid selector", []*pdb{budget("web", invalid)}, false, pod("p"),
@@ -248,11 +267,20 @@ func TestUnreadyPodsAreDeleted(t *testing.T) {
 		{"E21: deletes a Pod that is not ready if its budget can never allow a disruption", []*pdb{none}, false, pod("p", notReady), "deleted"},
 		{"E21: deletes a required single replica that is not ready", []*pdb{budget("web", healthy(0, 1, 1), wants("1", ""))}, false, pod("p", notReady), "deleted"},
 		{"E21: does not delete a ready Pod", []*pdb{none}, false, pod("p"), "waits"},
-		{"E21: does not delete if the budget allows a disruption when other Pods become ready", []*pdb{budget("web", healthy(1, 3, 2))}, false, pod("p", notReady), "waits"},
+		{
+			"E21: does not delete if the budget allows a disruption when other Pods become ready",
+			[]*pdb{budget("web", healthy(1, 3, 2))}, false, pod("p", notReady), "waits",
+		},
 		{"E21: evicts if the API server allows it", []*pdb{budget("web", healthy(2, 3, 2), wants("", "0"))}, false, pod("p", notReady), "evicted"},
-		{"E21: does not delete while the status of the budget is outdated", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), behind)}, false, pod("p", notReady), "waits"},
+		{
+			"E21: does not delete while the status of the budget is outdated",
+			[]*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), behind)}, false, pod("p", notReady), "waits",
+		},
 		{"E21: does not delete while the status does not include an own eviction", []*pdb{none}, true, pod("p", notReady), "waits"},
-		{"E21: does not delete while the budget is not computed", []*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p", notReady), "waits"},
+		{
+			"E21: does not delete while the budget is not computed",
+			[]*pdb{budget("web", healthy(2, 3, 3), wants("", "0"), condition(policyv1.SyncFailedReason, "oh"))}, false, pod("p", notReady), "waits",
+		},
 		{"E21: does not delete a Pod without a controller", []*pdb{budget("web", healthy(0, 0, 0), wants("", "1"))}, false, pod("p", notReady, bare), "waits"},
 		{"E21: does not delete a Pod with two budgets", []*pdb{none, budget("all", covers(&metav1.LabelSelector{}))}, false, pod("p", notReady), "waits"},
 	} {

@@ -153,7 +153,8 @@ func (b *Budget) waitForDisruption(pod Pod) *Waiting {
 		reason, required = BlockedByUnhealthyPods, "some of its Pods are not ready; "+required
 	}
 	if !pod.Controlled && b.CountsNoPod() {
-		const message = "PodDisruptionBudget %s selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption"
+		const message = "PodDisruptionBudget %s selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never " +
+			"allows a disruption"
 		return &Waiting{Reason: reason, Message: text.Cut(fmt.Sprintf(message, b), text.MaxMessage), Budget: b.String(), NeverAllowsDisruption: true}
 	}
 	return b.wait(reason, required)

@@ -26,17 +26,41 @@ func TestGranted(t *testing.T) {
 		want    string
 	}{
 		{name: "deletes a Pod that its budget lists", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 10 * time.Second, want: granted},
-		{name: "deletes it when the disruption controller counts it as disrupted", budgets: []*pdb{budget("web", entry("p"), healthy(2, 3, 2))}, created: -time.Hour, age: 10 * time.Second, want: granted},
-		{name: "waits while the eviction may still be in flight", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 2 * time.Second, want: retries},
+		{
+			name: "deletes it when the disruption controller counts it as disrupted", budgets: []*pdb{budget("web", entry("p"), healthy(2, 3, 2))}, created: -time.Hour,
+			age: 10 * time.Second, want: granted,
+		},
+		{
+			name: "waits while the eviction may still be in flight", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 2 * time.Second,
+			want: retries,
+		},
 		{name: "waits if its clock is behind", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: -time.Minute, want: retries},
 		{name: "waits if the entry is about to expire", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 90 * time.Second, want: waits},
 		{name: "waits if the budget lists another Pod", budgets: []*pdb{budget("web", entry("q"))}, created: -time.Hour, age: 10 * time.Second, want: waits},
-		{name: "waits if the entry belongs to an earlier Pod of that name", budgets: []*pdb{budget("web", entry("p"))}, created: 0, age: 10 * time.Second, want: waits},
-		{name: "waits if the other Pods are less healthy than required", budgets: []*pdb{budget("web", entry("p"), healthy(1, 3, 2))}, created: -time.Hour, age: 10 * time.Second, want: waits},
-		{name: "waits if the disruption controller has not observed the spec", budgets: []*pdb{budget("web", entry("p"), func(b *pdb) { b.Generation = 2 })}, created: -time.Hour, age: 10 * time.Second, want: waits},
-		{name: "waits if the status may not include own evictions", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 10 * time.Second, stale: true, want: waits},
-		{name: "waits if a second budget selects the Pod", budgets: []*pdb{budget("web", entry("p")), budget("all")}, created: -time.Hour, age: 10 * time.Second, want: waits},
-		{name: "waits if the selector of a budget is invalid", budgets: []*pdb{budget("web", entry("p"), invalid)}, created: -time.Hour, age: 10 * time.Second, want: waits},
+		{
+			name: "waits if the entry belongs to an earlier Pod of that name", budgets: []*pdb{budget("web", entry("p"))}, created: 0, age: 10 * time.Second,
+			want: waits,
+		},
+		{
+			name: "waits if the other Pods are less healthy than required", budgets: []*pdb{budget("web", entry("p"), healthy(1, 3, 2))}, created: -time.Hour,
+			age: 10 * time.Second, want: waits,
+		},
+		{
+			name: "waits if the disruption controller has not observed the spec", budgets: []*pdb{budget("web", entry("p"), func(b *pdb) { b.Generation = 2 })},
+			created: -time.Hour, age: 10 * time.Second, want: waits,
+		},
+		{
+			name: "waits if the status may not include own evictions", budgets: []*pdb{budget("web", entry("p"))}, created: -time.Hour, age: 10 * time.Second,
+			stale: true, want: waits,
+		},
+		{
+			name: "waits if a second budget selects the Pod", budgets: []*pdb{budget("web", entry("p")), budget("all")}, created: -time.Hour, age: 10 * time.Second,
+			want: waits,
+		},
+		{
+			name: "waits if the selector of a budget is invalid", budgets: []*pdb{budget("web", entry("p"), invalid)}, created: -time.Hour, age: 10 * time.Second,
+			want: waits,
+		},
 	} {
 		t.Run("E40: "+tc.name, func(t *testing.T) {
 			candidate := pod("p")

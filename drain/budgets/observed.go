@@ -55,7 +55,8 @@ type relabelled struct {
 // list shows which of its budgets were deleted in between.
 func NewObserved(earlier *Observed) *Observed {
 	o := &Observed{
-		present: map[types.NamespacedName]*Budget{}, unconfirmed: map[types.NamespacedName]bool{}, former: map[string][]former{}, relabelled: map[types.UID]relabelled{},
+		present: map[types.NamespacedName]*Budget{}, unconfirmed: map[types.NamespacedName]bool{}, former: map[string][]former{},
+		relabelled: map[types.UID]relabelled{},
 	}
 	if earlier != nil {
 		o.present, o.relabelled = maps.Clone(earlier.present), maps.Clone(earlier.relabelled)

@@ -55,7 +55,10 @@ func TestLoss(t *testing.T) {
 			budgets.Pod{Namespace: "other", Labels: labels{"app": "web"}}, ""},
 		{"E55: waits after the selector has changed", func(o *budgets.Observed) { o.Observe(budget("web", coversApp("db")), at(10)) }, web,
 			"Waiting 3 s since PodDisruptionBudget default/web does not select the Pod any more; another one may replace it"},
-		{"E55: does not wait if the changed selector selects it, too", func(o *budgets.Observed) { o.Observe(budget("web", covers(&metav1.LabelSelector{})), at(10)) }, web, ""},
+		{
+			"E55: does not wait if the changed selector selects it, too",
+			func(o *budgets.Observed) { o.Observe(budget("web", covers(&metav1.LabelSelector{})), at(10)) }, web, "",
+		},
 		{"E55: waits if the budget of the changed selector is deleted", func(o *budgets.Observed) {
 			o.Observe(budget("web", covers(&metav1.LabelSelector{})), at(10))
 			o.ObserveDeletion(budget("web"), at(10.5))
@@ -82,7 +85,10 @@ func TestLoss(t *testing.T) {
 			o.Observe(budget("bad", invalid), at(2))
 			o.ObserveDeletion(budget("bad"), at(10))
 		}, web, "Waiting 3 s since PodDisruptionBudget default/bad, which selected the Pod, was deleted; another one may replace it"},
-		{"E55: does not wait with a Pod that needs no budget", func(o *budgets.Observed) { o.ObserveDeletion(budget("web"), at(10)) }, pod("p", inPhase("Pending")).Pod, ""},
+		{
+			"E55: does not wait with a Pod that needs no budget",
+			func(o *budgets.Observed) { o.ObserveDeletion(budget("web"), at(10)) }, pod("p", inPhase("Pending")).Pod, "",
+		},
 		{"E55: ignores the deletion of a budget that it does not know", func(o *budgets.Observed) { o.ObserveDeletion(budget("unknown"), at(10)) }, web, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -86,7 +86,10 @@ func TestExpectsMore(t *testing.T) {
 	for _, test := range []struct {
 		start, requested, now float64
 		want                  bool
-	}{{10, 0, 12, true}, {10, 0, 13, false}, {10, 20, 22, true}, {10, 20, 23, false}, {12, 0, 10, true}, {3600, 0, 10, false}, {10, 38, 39, true}, {10, 40, 41, false}} {
+	}{
+		{10, 0, 12, true}, {10, 0, 13, false}, {10, 20, 22, true}, {10, 20, 23, false}, {12, 0, 10, true}, {3600, 0, 10, false}, {10, 38, 39, true},
+		{10, 40, 41, false},
+	} {
 		if until, expects := budgets.ExpectsMore(at(test.start), at(test.requested), at(test.now)); expects != test.want || expects && !until.After(at(test.now)) {
 			t.Errorf("E56: %+v: got %v until %s", test, expects, until)
 		}

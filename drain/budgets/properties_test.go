@@ -99,7 +99,8 @@ func needsDisruption(a budgets.Admitted) bool {
 func TestAdmitDecidesAsTheServer(t *testing.T) { // E18, E20, E21
 	rapid.Check(t, func(t *rapid.T) {
 		pdbs := rapid.SliceOfN(drawBudget(), 0, 5).Draw(t, "budgets")
-		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).Draw(t, "candidates")
+		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).
+			Draw(t, "candidates")
 		admitted, waiting := budgets.NewIndex(pdbs, nil).Admit(candidates)
 
 		var actual server
@@ -173,7 +174,8 @@ func TestNeverMoreThanAllowed(t *testing.T) { // E18
 func TestNoConcurrentEvictionIsRefused(t *testing.T) { // E18
 	rapid.Check(t, func(t *rapid.T) {
 		pdbs := rapid.SliceOfN(drawBudget(), 0, 5).Draw(t, "budgets")
-		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).Draw(t, "candidates")
+		candidates := rapid.SliceOfNDistinct(drawCandidate(), 0, 12, func(c budgets.Candidate) string { return c.Pod.Namespace + string(c.Pod.UID) }).
+			Draw(t, "candidates")
 		index := budgets.NewIndex(pdbs, nil)
 		begun, _ := index.Admit(candidates)
 		begun = begun[:rapid.IntRange(0, len(begun)).Draw(t, "in flight")]
@@ -202,10 +204,14 @@ func TestNoConcurrentEvictionIsRefused(t *testing.T) { // E18
 }
 
 func FuzzBudgetAdmit(f *testing.F) {
-	f.Add([]byte(`[{"metadata":{"namespace":"n","name":"web"},"spec":{"selector":{"matchLabels":{"app":"web"}},"minAvailable":"100%"},"status":{"disruptionsAllowed":1}}]`), []byte(`{"app":"web"}`), true)
-	f.Add([]byte(`[{"metadata":{"namespace":"n","generation":2},"spec":{"selector":{},"maxUnavailable":"-1%"},"status":{"disruptionsAllowed":-1,"expectedPods":-5}}]`), []byte(`{}`), false)
-	f.Add([]byte(`[{"metadata":{"namespace":"n"},"spec":{"selector":{"matchExpressions":[{"key":"/","operator":"In"}]}}},{"metadata":{"namespace":"n"}}]`), []byte(`null`), true)
-	f.Add([]byte(`[{"metadata":{"namespace":"n"},"spec":{"selector":{},"minAvailable":"99999999999999999%"},"status":{"expectedPods":2147483647,"conditions":[{"type":"DisruptionAllowed","status":"False","reason":"SyncFailed","message":"\u00ff"}]}}]`), []byte(`{}`), true)
+	f.Add([]byte(`[{"metadata":{"namespace":"n","name":"web"},"spec":{"selector":{"matchLabels":{"app":"web"}},"minAvailable":"100%"},`+
+		`"status":{"disruptionsAllowed":1}}]`), []byte(`{"app":"web"}`), true)
+	f.Add([]byte(`[{"metadata":{"namespace":"n","generation":2},"spec":{"selector":{},"maxUnavailable":"-1%"},`+
+		`"status":{"disruptionsAllowed":-1,"expectedPods":-5}}]`), []byte(`{}`), false)
+	f.Add([]byte(`[{"metadata":{"namespace":"n"},"spec":{"selector":{"matchExpressions":[{"key":"/","operator":"In"}]}}},{"metadata":{"namespace":"n"}}]`),
+		[]byte(`null`), true)
+	f.Add([]byte(`[{"metadata":{"namespace":"n"},"spec":{"selector":{},"minAvailable":"99999999999999999%"},"status":{"expectedPods":2147483647,`+
+		`"conditions":[{"type":"DisruptionAllowed","status":"False","reason":"SyncFailed","message":"\u00ff"}]}}]`), []byte(`{}`), true)
 	f.Fuzz(func(t *testing.T, pdbsJSON, labelsJSON []byte, ready bool) {
 		var pdbs []*pdb
 		var podLabels labels

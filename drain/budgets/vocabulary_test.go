@@ -82,7 +82,9 @@ func disrupted(n int) func(*pdb) {
 
 // pod returns a Pod "app: web" in the namespace default that is ready and has a controller.
 func pod(name string, with ...func(*budgets.Pod)) budgets.Candidate {
-	p := budgets.Pod{UID: types.UID(name), Namespace: "default", Name: name, Node: "one", Labels: labels{"app": "web"}, Ready: true, Controlled: true, Phase: corev1.PodRunning}
+	p := budgets.Pod{
+		UID: types.UID(name), Namespace: "default", Name: name, Node: "one", Labels: labels{"app": "web"}, Ready: true, Controlled: true, Phase: corev1.PodRunning,
+	}
 	for _, change := range with {
 		change(&p)
 	}

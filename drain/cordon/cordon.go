@@ -165,7 +165,8 @@ const (
 // NodeMaintenance that has cordoned its Nodes, does not cordon them now, or is being deleted, and none for one that appears to be created in
 // the future: the clock of a workload cluster may be wrong, and must not block evictions. CanCordon decides about each Node.
 func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until time.Time) {
-	if !Holds(m) || m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || !m.DeletionTimestamp.IsZero() || meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||
+	if !Holds(m) || m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || !m.DeletionTimestamp.IsZero() ||
+		meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||
 		!isWithin(maxCordonWait, m.CreationTimestamp.Time, now) {
 		return nil, time.Time{}
 	}

@@ -27,10 +27,22 @@ func TestCordonAndRestore(t *testing.T) {
 	}{
 		{name: "R19: makes a Node schedulable that only NodeMaintenances cordoned", restore: cordon.Restore},
 		{name: "R19: keeps a Node cordoned that a user had cordoned", restore: cordon.Restore, found: true, want: true},
-		{name: "R16: does not cordon a Node that another actor has uncordoned", restore: cordon.Restore, meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false }},
-		{name: "R19: does not uncordon a Node with an invalid record", restore: cordon.Restore, want: true, meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" }},
-		{name: "R19: makes a Node schedulable unconditionally from Idle to Complete", found: true, restore: cordon.Uncordon, meanwhile: func(n *corev1.Node) { n.Annotations = nil }},
-		{name: "R19: restores the recorded state from Idle to Complete when the manager was killed before it wrote the status", found: true, restore: cordon.Uncordon, want: true},
+		{
+			name: "R16: does not cordon a Node that another actor has uncordoned", restore: cordon.Restore,
+			meanwhile: func(n *corev1.Node) { n.Spec.Unschedulable = false },
+		},
+		{
+			name: "R19: does not uncordon a Node with an invalid record", restore: cordon.Restore, want: true,
+			meanwhile: func(n *corev1.Node) { n.Annotations[v1alpha1.NodeOriginAnnotation] = "?" },
+		},
+		{
+			name: "R19: makes a Node schedulable unconditionally from Idle to Complete", found: true, restore: cordon.Uncordon,
+			meanwhile: func(n *corev1.Node) { n.Annotations = nil },
+		},
+		{
+			name: "R19: restores the recorded state from Idle to Complete when the manager was killed before it wrote the status", found: true, restore: cordon.Uncordon,
+			want: true,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := node(tc.found)
@@ -64,9 +76,18 @@ func TestRestoresUnconditionally(t *testing.T) {
 		machine string
 		want    bool
 	}{
-		{name: "R19: restores unconditionally for a user's NodeMaintenance that went from Idle to Complete", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, want: true},
-		{name: "R48: restores only what is recorded for a NodeMaintenance that serves a Machine", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, machine: "default/m1"},
-		{name: "R19: restores only what is recorded for a NodeMaintenance that was in stage Cordon", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon}},
+		{
+			name:    "R19: restores unconditionally for a user's NodeMaintenance that went from Idle to Complete",
+			started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle}, want: true,
+		},
+		{
+			name: "R48: restores only what is recorded for a NodeMaintenance that serves a Machine", started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle},
+			machine: "default/m1",
+		},
+		{
+			name:    "R19: restores only what is recorded for a NodeMaintenance that was in stage Cordon",
+			started: []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon},
+		},
 		{name: "R19: restores only what is recorded for a NodeMaintenance that was created in stage Complete"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -95,13 +116,19 @@ func TestHolds(t *testing.T) {
 		waits   bool
 		want    bool
 	}{
-		{name: "R12: one that has ended and that a finalizer of another owner keeps does not", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", ended: true},
+		{
+			name: "R12: one that has ended and that a finalizer of another owner keeps does not", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1",
+			ended: true,
+		},
 		{name: "R16: Idle cordons nothing", stage: v1alpha1.StageIdle},
 		{name: "R16: Cordon holds", stage: v1alpha1.StageCordon, want: true},
 		{name: "R16: Drain holds", stage: v1alpha1.StageDrain, want: true},
 		{name: "R16: Complete doesn't", stage: v1alpha1.StageComplete},
 		{name: "R12: one that is being deleted completes", stage: v1alpha1.StageDrain, deleted: &deleted},
-		{name: "R12: holds the Node of a Machine while its NodeMaintenance is recreated", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1", want: true},
+		{
+			name: "R12: holds the Node of a Machine while its NodeMaintenance is recreated", stage: v1alpha1.StageDrain, deleted: &deleted, machine: "default/m1",
+			want: true,
+		},
 		{name: "M132: leaves the Node of a Machine schedulable that waits for a turn", stage: v1alpha1.StageCordon, machine: "default/m1", waits: true},
 		{name: "M132: holds it when the drain begins", stage: v1alpha1.StageDrain, machine: "default/m1", waits: true, want: true},
 		{name: "M132: holds the Nodes of a user, whose annotation means nothing", stage: v1alpha1.StageCordon, waits: true, want: true},

@@ -34,7 +34,9 @@ func TestImminent(t *testing.T) {
 		{name: "one whose API server's clock is a bit ahead", after: -time.Second, nodes: []string{"one"}},
 		{name: "one whose API server's clock is wrong", after: -time.Hour},
 		{name: "one that selects by label", change: func(m *v1alpha1.NodeMaintenance) {
-			m.Spec.NodeSelector.NodeSelectorTerms[0] = v1alpha1.NodeSelectorTerm{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpExists}}}
+			m.Spec.NodeSelector.NodeSelectorTerms[0] = v1alpha1.NodeSelectorTerm{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{
+				Key: "pool", Operator: corev1.NodeSelectorOpExists,
+			}}}
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -18,7 +18,10 @@ func TestUncordonedBy(t *testing.T) {
 		managed []metav1.ManagedFieldsEntry
 		want    string
 	}{
-		{name: "R14: the field's owner", managed: []metav1.ManagedFieldsEntry{entry("kubelet", `{"f:status":{}}`), entry("us", spec), entry("autoscaler", spec)}, want: "autoscaler"},
+		{
+			name: "R14: the field's owner", managed: []metav1.ManagedFieldsEntry{entry("kubelet", `{"f:status":{}}`), entry("us", spec), entry("autoscaler", spec)},
+			want: "autoscaler",
+		},
 		{name: "R14: no owner is recorded", managed: []metav1.ManagedFieldsEntry{entry("us", spec), {Manager: "old"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

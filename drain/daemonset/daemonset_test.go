@@ -183,18 +183,22 @@ func TestDecide(t *testing.T) { // R38
 		change func(*daemonset.Input)
 		want   daemonset.Refusal
 	}{
-		"targeted":                    {func(*daemonset.Input) {}, daemonset.NotRefused},
-		"no evacuator is active":      {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.EvacuatorNotActive},
-		"another evacuator is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.EvacuatorNotActive},
+		"targeted":               {func(*daemonset.Input) {}, daemonset.NotRefused},
+		"no evacuator is active": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = nil }, daemonset.EvacuatorNotActive},
+		"another evacuator is active": {
+			func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }, daemonset.EvacuatorNotActive,
+		},
 		"the evacuator has completed": {func(in *daemonset.Input) { in.Evacuation.Status.ActiveEvacuatorCompleted = true }, daemonset.EvacuatorNotActive},
 		"another instigator requests it": {func(in *daemonset.Input) {
 			in.Evacuation.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "x"}
 		}, daemonset.NotRequested},
-		"the DaemonSet does not exist":      {func(in *daemonset.Input) { in.Type = v1alpha1.PodTypeDefault }, daemonset.NotOfDaemonSet},
-		"unknown type":                      {func(in *daemonset.Input) { in.TypeKnown = false }, daemonset.NotOfDaemonSet},
-		"terminating":                       {func(in *daemonset.Input) { in.Pod.DeletionTimestamp = &metav1.Time{} }, daemonset.NotRunning},
-		"finished":                          {func(in *daemonset.Input) { in.Pod.Status.Phase = corev1.PodSucceeded }, daemonset.NotRunning},
-		"the Pod tolerates the taint":       {func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.IsRecreated},
+		"the DaemonSet does not exist": {func(in *daemonset.Input) { in.Type = v1alpha1.PodTypeDefault }, daemonset.NotOfDaemonSet},
+		"unknown type":                 {func(in *daemonset.Input) { in.TypeKnown = false }, daemonset.NotOfDaemonSet},
+		"terminating":                  {func(in *daemonset.Input) { in.Pod.DeletionTimestamp = &metav1.Time{} }, daemonset.NotRunning},
+		"finished":                     {func(in *daemonset.Input) { in.Pod.Status.Phase = corev1.PodSucceeded }, daemonset.NotRunning},
+		"the Pod tolerates the taint": {
+			func(in *daemonset.Input) { in.Pod.Spec.Tolerations = []corev1.Toleration{{Operator: "Exists"}} }, daemonset.IsRecreated,
+		},
 		"of a higher priority":              {func(in *daemonset.Input) { in.Pod.Spec.Priority = ptr.To[int32](5001) }, daemonset.NotTargeted},
 		"of a later order":                  {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Order: 1}), daemonset.NotTargeted},
 		"skipped":                           {verdict(rules.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}), daemonset.NotTargeted},
@@ -228,7 +232,9 @@ func TestSuspended(t *testing.T) {
 		"E57: one that no longer selects the Node does not": {
 			[]v1alpha1.NodeMaintenance{draining("m", selectsAnother)}, rules.Verdict{Behavior: "Drain"}, daemonset.NotTargeted,
 		},
-		"E58: another one deletes it":           {[]v1alpha1.NodeMaintenance{draining("paused"), draining("m")}, rules.Verdict{Behavior: "Drain"}, daemonset.NotRefused},
+		"E58: another one deletes it": {
+			[]v1alpha1.NodeMaintenance{draining("paused"), draining("m")}, rules.Verdict{Behavior: "Drain"}, daemonset.NotRefused,
+		},
 		"E58: a suspended one still forbids it": {[]v1alpha1.NodeMaintenance{draining("paused"), draining("m")}, waits, daemonset.NotTargeted},
 	} {
 		t.Run(name, func(t *testing.T) {

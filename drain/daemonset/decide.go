@@ -111,7 +111,8 @@ func Report(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, gracePeriod ti
 
 func deleting(by *v1alpha1.NodeMaintenance) string {
 	if by.Spec.Reason != "" {
-		return fmt.Sprintf("NodeMaintenance %s is draining the Node (%s): deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name, by.Spec.Reason)
+		return fmt.Sprintf("NodeMaintenance %s is draining the Node (%s): deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name,
+			by.Spec.Reason)
 	}
 	return fmt.Sprintf("NodeMaintenance %s is draining the Node: deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name)
 }

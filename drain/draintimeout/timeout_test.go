@@ -31,8 +31,14 @@ func TestDrainOf(t *testing.T) {
 		m    *v1alpha1.NodeMaintenance
 		want *draintimeout.Drain
 	}{
-		"M13: the timeout starts with the drain":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start, Deletes: true}},
-		"M13: onTimeout Release deletes no Pods":       {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)), &draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start}},
+		"M13: the timeout starts with the drain": {
+			drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)),
+			&draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start, Deletes: true},
+		},
+		"M13: onTimeout Release deletes no Pods": {
+			drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutRelease, ptr.To[int32](60)),
+			&draintimeout.Drain{Start: start, Began: start, Ends: start.Add(time.Minute), Observed: start},
+		},
 		"M13: without a timeout there is no limit":     {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, nil), nil},
 		"M13: 0 is no limit":                           {drain(v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](0)), nil},
 		"M13: a maintenance that ends deletes nothing": {drain(v1alpha1.StageComplete, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)), nil},
@@ -52,7 +58,9 @@ func TestResumedDrain(t *testing.T) {
 	m.Spec.Stage, m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = v1alpha1.StageDrain, v1alpha1.OnTimeoutDelete, ptr.To[int32](60)
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
 	report := func(after time.Duration, drained metav1.ConditionStatus) {
-		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: "x", LastTransitionTime: metav1.NewTime(start.Add(after))})
+		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: "x", LastTransitionTime: metav1.NewTime(start.Add(after)),
+		})
 		m.Status.DrainTimeout = draintimeout.Observe(m, start.Add(after))
 	}
 	report(0, metav1.ConditionFalse)
@@ -140,9 +148,13 @@ func TestJoined(t *testing.T) {
 		m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
 		m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](20)
-		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(60).Time, Began: at(60).Time, Ends: at(80).Time, Observed: start}))
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{
+			Start: at(60).Time, Began: at(60).Time, Ends: at(80).Time, Observed: start,
+		}))
 		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: *at(70)}}
-		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{Start: at(70).Time, Began: at(70).Time, Ends: at(90).Time, Observed: start}), "M94")
+		NewWithT(t).Expect(draintimeout.DrainOf(m, at(60), start)).To(Equal(&draintimeout.Drain{
+			Start: at(70).Time, Began: at(70).Time, Ends: at(90).Time, Observed: start,
+		}), "M94")
 	})
 }
 
@@ -160,7 +172,10 @@ func TestRecord(t *testing.T) {
 		{"M96: gives the attempts another 30 s if they are missing after the first, because no manager ran", ptr.To(10), draintimeout.Progress{AllDue: true, Missing: 1},
 			"from 1m40s until 2m10s"},
 		{"M96: gives the Pods that terminate their grace periods", ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(300)}, "from 10s until 5m0s"},
-		{"M96: gives the Pods that terminate ten minutes at most", ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(3000)}, "from 10s until 10m40s"},
+		{
+			"M96: gives the Pods that terminate ten minutes at most",
+			ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(3000)}, "from 10s until 10m40s",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status := &v1alpha1.DrainTimeoutStatus{}
@@ -221,11 +236,22 @@ func TestDeleteAt(t *testing.T) {
 		{"M13: warns if less than the grace period is left after 10 s", 99 * time.Second, 90 * time.Second, 0, never, 10 * time.Second, true},
 		{"M13: deletes no Pod in the first half of a short timeout", 8 * time.Second, 30 * time.Second, 0, never, 4 * time.Second, true},
 		{"M13: deletes a Pod earlier whose eviction was refused", 100 * time.Second, 90 * time.Second, 0, 2 * time.Second, 5 * time.Second, false},
-		{"M13: deletes a Pod at once whose eviction was refused and whose grace period does not fit", time.Minute, time.Minute, 0, 2 * time.Second, 2 * time.Second, true},
-		{"M13: not if its grace period is longer than the timeout: it may be evicted in the first half", 30 * time.Minute, time.Hour, 0, 2 * time.Second, 15 * time.Minute, true},
+		{
+			"M13: deletes a Pod at once whose eviction was refused and whose grace period does not fit",
+			time.Minute, time.Minute, 0, 2 * time.Second, 2 * time.Second, true,
+		},
+		{
+			"M13: not if its grace period is longer than the timeout: it may be evicted in the first half",
+			30 * time.Minute, time.Hour, 0, 2 * time.Second, 15 * time.Minute, true,
+		},
 		{"M13: a later refusal changes nothing", time.Minute, time.Minute, 0, 20 * time.Second, 10 * time.Second, true},
-		{"M97: attempts evictions for 10 s after a NodeMaintenance was recreated", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, never, 250 * time.Second, true},
-		{"M97: a refusal from before the NodeMaintenance was recreated does not count", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, time.Minute, 250 * time.Second, true},
+		{
+			"M97: attempts evictions for 10 s after a NodeMaintenance was recreated", 10 * time.Minute, 8 * time.Minute, 4 * time.Minute, never, 250 * time.Second, true,
+		},
+		{
+			"M97: a refusal from before the NodeMaintenance was recreated does not count",
+			10 * time.Minute, 8 * time.Minute, 4 * time.Minute, time.Minute, 250 * time.Second, true,
+		},
 		{"M97: attempts evictions in half of what is left of the timeout", 10 * time.Minute, time.Minute, 590 * time.Second, never, 595 * time.Second, true},
 		{"M96: deletes at once if a NodeMaintenance is recreated after the timeout", 10 * time.Minute, time.Minute, 11 * time.Minute, never, 11 * time.Minute, true},
 	} {
@@ -269,7 +295,10 @@ func TestCallAt(t *testing.T) {
 		{"M13: respects the order in the first half of a short timeout", 20 * time.Second, 30 * time.Second, false, 10 * time.Second},
 		{"M13: makes the final attempt before a Pod is deleted in the first half of the timeout", 2 * time.Minute, 80 * time.Second, true, 10 * time.Second},
 		{"M13: makes the final attempt 10 s before a Pod is deleted", 2 * time.Minute, 105 * time.Second, true, 0},
-		{"M13: makes the final attempt 10 s before the deletion of a Pod whose grace period is longer than the timeout", 10 * time.Minute, time.Hour, true, 290 * time.Second},
+		{
+			"M13: makes the final attempt 10 s before the deletion of a Pod whose grace period is longer than the timeout",
+			10 * time.Minute, time.Hour, true, 290 * time.Second,
+		},
 		{"M13: makes the final attempt at the same time if Pods are deleted late", 10 * time.Minute, 30 * time.Second, true, 9 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -311,10 +340,12 @@ func TestCalled(t *testing.T) {
 		others  []rules.Verdict
 		want    bool
 	}{
-		"M13: a Pod that drains gets a final attempt":                                 {v1alpha1.PodTypeDefault, drain, nil, true},
-		"M13: a Pod that must complete gets no final attempt":                         {v1alpha1.PodTypeDefault, completes, nil, false},
-		"M13: a skipped Pod gets no final attempt":                                    {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
-		"M13: an undecided Pod gets no final attempt":                                 {v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false},
+		"M13: a Pod that drains gets a final attempt":         {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: a Pod that must complete gets no final attempt": {v1alpha1.PodTypeDefault, completes, nil, false},
+		"M13: a skipped Pod gets no final attempt":            {v1alpha1.PodTypeDefault, verdict(v1alpha1.DrainBehaviorSkip), nil, false},
+		"M13: an undecided Pod gets no final attempt": {
+			v1alpha1.PodTypeDefault, rules.Verdict{Undecided: "a rule can't be read"}, nil, false,
+		},
 		"M13: a Pod that must complete for another maintenance gets no final attempt": {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
 		"M13: a Pod of a DaemonSet gets no final attempt":                             {v1alpha1.PodTypeDaemonSet, drain, nil, false},
 	} {

@@ -103,7 +103,8 @@ func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 		}
 		return
 	}
-	if evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil && evicting.Status == metav1.ConditionFalse && evicting.Reason == a.Reason {
+	if evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting); evicting != nil && evicting.Status == metav1.ConditionFalse &&
+		evicting.Reason == a.Reason {
 		return
 	}
 	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionFalse, a, now)

@@ -51,7 +51,8 @@ func TestApplyAwaitBackoff(t *testing.T) {
 		g := anEvacuation().after(time.Minute).pod(func(p *evacuation.Pod) { p.Node, p.Controller = "worker", "Deployment shop/web" })
 		status := g.apply(t).Status
 		evicting := meta.FindStatusCondition(status.Conditions, v1alpha1.EvacuationEvicting)
-		if evicting == nil || evicting.Status != metav1.ConditionFalse || evicting.Reason != v1alpha1.ReasonReplacementReturned || evicting.Message != status.Message {
+		if evicting == nil || evicting.Status != metav1.ConditionFalse || evicting.Reason != v1alpha1.ReasonReplacementReturned ||
+			evicting.Message != status.Message {
 			t.Errorf("got %+v, message %q", evicting, status.Message)
 		}
 		const want = "A replacement of Deployment shop/web returned to cordoned Node worker; waiting until 2026-03-01T12:01:00Z to evict it. "
@@ -68,7 +69,8 @@ func TestApplyEvict(t *testing.T) { // E14
 	t.Run("sets the condition Evicting with the reason", func(t *testing.T) {
 		status := anEvacuation().apply(t).Status
 		evicting := meta.FindStatusCondition(status.Conditions, v1alpha1.EvacuationEvicting)
-		if evicting == nil || evicting.Status != metav1.ConditionTrue || evicting.Reason != v1alpha1.ReasonNoEvacuator || !evicting.LastTransitionTime.Time.Equal(noon) {
+		if evicting == nil || evicting.Status != metav1.ConditionTrue || evicting.Reason != v1alpha1.ReasonNoEvacuator ||
+			!evicting.LastTransitionTime.Time.Equal(noon) {
 			t.Errorf("got %+v", evicting)
 		}
 		if !status.ActiveEvacuatorCompleted || status.ActiveEvacuatorClass != nil || status.Message != evicting.Message {
@@ -120,7 +122,8 @@ func TestApplyAwaitTermination(t *testing.T) { // E15
 	t.Run("records once why the Pod is not evicted", func(t *testing.T) {
 		g := anEvacuation().of(static)
 		status := g.apply(t).Status
-		if !meta.IsStatusConditionFalse(status.Conditions, v1alpha1.EvacuationEvicting) || !strings.Contains(status.Message, "never evicted") || status.ActiveEvacuatorCompleted {
+		if !meta.IsStatusConditionFalse(status.Conditions, v1alpha1.EvacuationEvicting) || !strings.Contains(status.Message, "never evicted") ||
+			status.ActiveEvacuatorCompleted {
 			t.Errorf("got %+v", status)
 		}
 		if got := g.saying("moving data").apply(t).Status.Message; got != "moving data" {

@@ -32,7 +32,10 @@ func TestBecause(t *testing.T) {
 			"E33: names three of several NodeMaintenances", []string{ours, theirs}, []*v1alpha1.NodeMaintenance{a, b, b, b, b},
 			"NodeMaintenance a drains Node one (Kernel update); NodeMaintenance b drains Node one; NodeMaintenance b drains Node one; 2 more",
 		},
-		{"E33: a long reason is cut", []string{ours}, []*v1alpha1.NodeMaintenance{draining("a", strings.Repeat("é", 1000))}, "NodeMaintenance a drains Node one (" + strings.Repeat("é", 199) + "…)"},
+		{
+			"E33: a long reason is cut", []string{ours}, []*v1alpha1.NodeMaintenance{draining("a", strings.Repeat("é", 1000))},
+			"NodeMaintenance a drains Node one (" + strings.Repeat("é", 199) + "…)",
+		},
 		{"E33: an Evacuation of another instigator names the instigator", []string{theirs}, []*v1alpha1.NodeMaintenance{a}, "requested by " + theirs},
 		{"E33: names the instigator when the drain has ended meanwhile", []string{ours}, nil, "requested by " + ours},
 	} {

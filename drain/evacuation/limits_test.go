@@ -24,18 +24,52 @@ func TestNextLimitsEvacuators(t *testing.T) {
 	const statefulSet, daemonset = v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet
 	runNext(t, []nextTest{
 		{"E39: evicts the Pod when no evacuator is built in", anEvacuation("a:2", "b:1").limited(0), "Evict EvacuatorNotAllowed"},
-		{"E39: replaces an active evacuator that is not built in, regardless of its progress", anEvacuation("a:2", "b:1").turnOf("a", time.Minute).at(time.Minute).limited(0), "Evict EvacuatorNotAllowed"},
-		{"E39: activates the built-in evacuator first", anEvacuation("a:2", statefulSet+":1", "b:0").limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s"},
-		{"E39: activates the built-in evacuator after the one that it interrupts", anEvacuation("a:2", statefulSet+":1").turnOf("a", 0).limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s EvacuatorNotAllowed"},
-		{"E39: does not activate a built-in evacuator again", anEvacuation(statefulSet+":2", "a:1").turnOf("a", 0).limited(0, statefulSet+":2"), "Evict EvacuatorNotAllowed"},
-		{"E39: evicts the Pod when the built-in evacuator has completed, although others are left", anEvacuation(statefulSet+":2", "a:1").turnOf(statefulSet, 0).completed().limited(0, statefulSet+":2"), "Evict EvacuatorCompleted"},
+		{
+			"E39: replaces an active evacuator that is not built in, regardless of its progress",
+			anEvacuation("a:2", "b:1").turnOf("a", time.Minute).at(time.Minute).limited(0), "Evict EvacuatorNotAllowed",
+		},
+		{
+			"E39: activates the built-in evacuator first",
+			anEvacuation("a:2", statefulSet+":1", "b:0").limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s",
+		},
+		{
+			"E39: activates the built-in evacuator after the one that it interrupts",
+			anEvacuation("a:2", statefulSet+":1").turnOf("a", 0).limited(0, statefulSet+":1"), "Activate " + statefulSet + " until 30m0s EvacuatorNotAllowed",
+		},
+		{
+			"E39: does not activate a built-in evacuator again",
+			anEvacuation(statefulSet+":2", "a:1").turnOf("a", 0).limited(0, statefulSet+":2"), "Evict EvacuatorNotAllowed",
+		},
+		{
+			"E39: evicts the Pod when the built-in evacuator has completed, although others are left",
+			anEvacuation(statefulSet+":2", "a:1").turnOf(statefulSet, 0).completed().limited(0, statefulSet+":2"), "Evict EvacuatorCompleted",
+		},
 		{"E39: does not activate a built-in evacuator that does not serve the Pod", anEvacuation(statefulSet + ":2").limited(0), "Evict EvacuatorNotAllowed"},
-		{"E39: the progress deadline of the NodeMaintenance bounds that of the Evacuation", withDeadline(21600, anEvacuation(statefulSet+":1").turnOf(statefulSet, 0).limited(10*time.Minute, statefulSet+":1")), "AwaitEvacuator " + statefulSet + " until 10m0s"},
-		{"E39: the progress deadline of the NodeMaintenance does not prolong that of the Evacuation", withDeadline(600, anEvacuation(statefulSet+":1").limited(time.Hour, statefulSet+":1")), "Activate " + statefulSet + " until 10m0s"},
-		{"E39: activates the evacuator of a DaemonSet although the spec does not list it", anEvacuation("a:2").of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s"},
-		{"E39: activates the evacuator of a DaemonSet after another evacuator", anEvacuation("a:2").turnOf("a", 0).of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s EvacuatorNotAllowed"},
-		{"E39: waits for the evacuator of a DaemonSet", anEvacuation("a:2").turnOf(daemonset, 0).of(daemonSet).limited(0, daemonset+":1"), "AwaitEvacuator " + daemonset + " until 30m0s"},
-		{"E39: waits for an interrupted evacuator again when the limit is removed", anEvacuation("a:2").turnOf("a", 0).evicting("EvacuatorNotAllowed", "x").at(time.Minute), "AwaitEvacuator a until 30m0s"},
+		{
+			"E39: the progress deadline of the NodeMaintenance bounds that of the Evacuation",
+			withDeadline(21600, anEvacuation(statefulSet+":1").turnOf(statefulSet, 0).limited(10*time.Minute, statefulSet+":1")),
+			"AwaitEvacuator " + statefulSet + " until 10m0s",
+		},
+		{
+			"E39: the progress deadline of the NodeMaintenance does not prolong that of the Evacuation",
+			withDeadline(600, anEvacuation(statefulSet+":1").limited(time.Hour, statefulSet+":1")), "Activate " + statefulSet + " until 10m0s",
+		},
+		{
+			"E39: activates the evacuator of a DaemonSet although the spec does not list it",
+			anEvacuation("a:2").of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s",
+		},
+		{
+			"E39: activates the evacuator of a DaemonSet after another evacuator",
+			anEvacuation("a:2").turnOf("a", 0).of(daemonSet).limited(0, daemonset+":1"), "Activate " + daemonset + " until 30m0s EvacuatorNotAllowed",
+		},
+		{
+			"E39: waits for the evacuator of a DaemonSet",
+			anEvacuation("a:2").turnOf(daemonset, 0).of(daemonSet).limited(0, daemonset+":1"), "AwaitEvacuator " + daemonset + " until 30m0s",
+		},
+		{
+			"E39: waits for an interrupted evacuator again when the limit is removed",
+			anEvacuation("a:2").turnOf("a", 0).evicting("EvacuatorNotAllowed", "x").at(time.Minute), "AwaitEvacuator a until 30m0s",
+		},
 	})
 }
 

@@ -26,14 +26,26 @@ func TestNeedsPod(t *testing.T) {
 		want     bool
 	}{
 		{name: "needs no Pod of a Node that is watched already", recorded: evacuation.RecordedNode{Name: "one", Watched: true}},
-		{name: "needs no Pod of a Node that a NodeMaintenance drains", recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")}},
-		{name: "needs the Pod of a Node that is only cordoned", recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true},
-		{name: "needs the Pod of a Node whose NodeMaintenance selects another Node of the same name by UID", recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
-			m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
-		})}, want: true},
-		{name: "needs the Pod of a Node whose NodeMaintenance is being deleted", recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
-			m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-		})}, want: true},
+		{
+			name:     "needs no Pod of a Node that a NodeMaintenance drains",
+			recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one")},
+		},
+		{
+			name:     "needs the Pod of a Node that is only cordoned",
+			recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageCordon, "one")}, want: true,
+		},
+		{
+			name: "needs the Pod of a Node whose NodeMaintenance selects another Node of the same name by UID",
+			recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+				m.Annotations = map[string]string{v1alpha1.NodeUIDAnnotation: "another"}
+			})}, want: true,
+		},
+		{
+			name: "needs the Pod of a Node whose NodeMaintenance is being deleted",
+			recorded: evacuation.RecordedNode{Name: "one", Node: one, Maintenances: maintenance(v1alpha1.StageDrain, "one", func(m *v1alpha1.NodeMaintenance) {
+				m.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+			})}, want: true,
+		},
 		{name: "for a Node that does not exist", recorded: evacuation.RecordedNode{Name: "one", Maintenances: maintenance(v1alpha1.StageDrain, "one")}, want: true},
 		{name: "for a Node without NodeMaintenances", recorded: evacuation.RecordedNode{Name: "one", Node: one}, want: true},
 		{name: "for a Pod that was not scheduled when the annotation was written", recorded: evacuation.RecordedNode{Watched: true}, want: true},

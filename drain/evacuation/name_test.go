@@ -62,7 +62,8 @@ func TestNew(t *testing.T) {
 			t.Fatalf("got %s", toJSON(t, e))
 		}
 		owner := e.OwnerReferences[0]
-		if owner.APIVersion != "v1" || owner.Kind != "Pod" || owner.Name != "web-0" || owner.UID != uid || owner.Controller != nil || owner.BlockOwnerDeletion != nil {
+		if owner.APIVersion != "v1" || owner.Kind != "Pod" || owner.Name != "web-0" || owner.UID != uid || owner.Controller != nil ||
+			owner.BlockOwnerDeletion != nil {
 			t.Errorf("got %+v", owner)
 		}
 	})

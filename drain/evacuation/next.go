@@ -97,7 +97,11 @@ func Next(in Input) Action {
 	case in.Pod.Terminating:
 		return awaitTermination(in)
 	case in.Suspended:
-		return Action{Kind: AwaitResume, Message: "No NodeMaintenance drains the Pod: its NodeMaintenance ends, its Machine is paused, hooks of other owners hold its drain, or its drain has not been continued after clusterctl move."}
+		return Action{
+			Kind: AwaitResume,
+			Message: "No NodeMaintenance drains the Pod: its NodeMaintenance ends, its Machine is paused, hooks of other owners hold its drain, or its drain has not " +
+				"been continued after clusterctl move.",
+		}
 	}
 	if until := deferredUntil(in); in.Now.Before(until) {
 		return awaitBackoff(in.Pod, until)

@@ -70,7 +70,8 @@ func (w *world) deadline() time.Duration {
 
 // inTime reports whether the active evacuator has made progress before its deadline. Rounding may cost a second.
 func (w *world) inTime() bool {
-	return w.limits == nil && w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted && w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
+	return w.limits == nil && w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted &&
+		w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
 }
 
 func (w *world) mayEvict(r *rapid.T) {
@@ -170,7 +171,8 @@ func (w *world) check(r *rapid.T) {
 			r.Fatalf("E14: %s with the condition Evicting", action.Kind)
 		}
 	}
-	if policy := once.Status.EvacuationCancellationPolicy; policy != w.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish && action.Kind != evacuation.Fail {
+	if policy := once.Status.EvacuationCancellationPolicy; policy != w.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish &&
+		action.Kind != evacuation.Fail {
 		r.Fatalf("E11: %s resets the cancellation policy to %s", action.Kind, policy)
 	}
 }

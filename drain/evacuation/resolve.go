@@ -178,7 +178,8 @@ func check(e v1alpha1.Evacuator) error {
 	case e.Role != nil && !isRole(*e.Role):
 		return errors.Errorf("the role %s must have at most %d printable characters", quote(*e.Role), maxRoleLength)
 	case isController(e) != (e.Priority == v1alpha1.EvacuatorControllerPriority):
-		return errors.Errorf("priority %d requires the role %s, and the role requires this priority", v1alpha1.EvacuatorControllerPriority, v1alpha1.EvacuatorRoleController)
+		return errors.Errorf("priority %d requires the role %s, and the role requires this priority", v1alpha1.EvacuatorControllerPriority,
+			v1alpha1.EvacuatorRoleController)
 	}
 	return nil
 }

@@ -108,8 +108,10 @@ func TestResolve(t *testing.T) {
 			problems: []string{"at most 54 characters"},
 		},
 		{
-			name:     "E4: a role has at most 63 printable characters",
-			annotate: []string{"a.example.com:1/" + strings.Repeat("ä", 63), "b.example.com:1/" + strings.Repeat("r", 64), "c.example.com:1/x\ny", "d.example.com:1/x/y"},
+			name: "E4: a role has at most 63 printable characters",
+			annotate: []string{
+				"a.example.com:1/" + strings.Repeat("ä", 63), "b.example.com:1/" + strings.Repeat("r", 64), "c.example.com:1/x\ny", "d.example.com:1/x/y",
+			},
 			want:     "a.example.com:1/" + strings.Repeat("ä", 63) + " d.example.com:1/x/y",
 			problems: []string{"at most 63", `"x\ny" must have`},
 		},
@@ -126,7 +128,9 @@ func TestResolve(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, problems := evacuation.Resolve(evacuation.Subject{Annotations: annotated(test.annotate...), BuiltIn: evacuators(test.builtIn...), Policy: test.policy, Unserved: test.unserved})
+			got, problems := evacuation.Resolve(evacuation.Subject{
+				Annotations: annotated(test.annotate...), BuiltIn: evacuators(test.builtIn...), Policy: test.policy, Unserved: test.unserved,
+			})
 			if show(got) != test.want {
 				t.Errorf("got %q, want %q", show(got), test.want)
 			}

@@ -31,15 +31,30 @@ func TestRefusalBackoff(t *testing.T) {
 		{"E65: is 30 s at most after a refusal of authorization", evacuation.Refusal{Reason: v1alpha1.ReasonEvictionForbidden}, 40, 0, 30 * time.Second},
 		{"E65: is 30 s at most if the API server has too many requests", evacuation.Refusal{Reason: v1alpha1.ReasonAPIServerBusy}, 40, 0, 30 * time.Second},
 		{"E65: is 30 s at most if a webhook does not run", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionFailed, Took: time.Second}, 40, 0, 30 * time.Second},
-		{"E14: doubles up to 15 minutes if a webhook hangs", evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionFailed, Took: 10 * time.Second}, 40, 0, 15 * time.Minute},
+		{
+			"E14: doubles up to 15 minutes if a webhook hangs",
+			evacuation.Refusal{Reason: v1alpha1.ReasonAdmissionFailed, Took: 10 * time.Second}, 40, 0, 15 * time.Minute,
+		},
 		{"E14: doubles up to 15 minutes without a response", evacuation.Refusal{Reason: v1alpha1.ReasonNoResponse, Took: 40 * time.Second}, 40, 0, 15 * time.Minute},
-		{"E14: doubles up to 15 minutes after a refusal of a budget, whatever the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused, RetryAfter: 10 * time.Second}, 40, 0, 15 * time.Minute},
-		{"E14: starts with 1 s after a refusal of a budget", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetUpdating, RetryAfter: 10 * time.Second}, 1, 0, time.Second},
+		{
+			"E14: doubles up to 15 minutes after a refusal of a budget, whatever the response asks for",
+			evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused, RetryAfter: 10 * time.Second}, 40, 0, 15 * time.Minute,
+		},
+		{
+			"E14: starts with 1 s after a refusal of a budget",
+			evacuation.Refusal{Reason: v1alpha1.ReasonBudgetUpdating, RetryAfter: 10 * time.Second}, 1, 0, time.Second,
+		},
 		{"E65: is as long as the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 45 * time.Second}, 1, 0, 45 * time.Second},
 		{"E65: is a minute at most", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Hour}, 40, 0, time.Minute},
-		{"E65: grows although the response asks for less", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Second}, 40, 0, 30 * time.Second},
+		{
+			"E65: grows although the response asks for less",
+			evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Second}, 40, 0, 30 * time.Second,
+		},
 		{"E65: has jitter", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, 40, 1, 24 * time.Second},
-		{"E65: jitter does not shorten what the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 28 * time.Second}, 40, 1, 28 * time.Second},
+		{
+			"E65: jitter does not shorten what the response asks for",
+			evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 28 * time.Second}, 40, 1, 28 * time.Second,
+		},
 		{"E65: is 30 s at most while 600 Pods are refused", refused(600, 0, 0), 40, 0, 30 * time.Second},
 		{"E65: is longer while more Pods are refused", refused(2700, 0, 0), 40, 0, 135 * time.Second},
 		{"E65: is as long from the first refusal on", refused(2700, 0, 0), 1, 0, 135 * time.Second},
@@ -84,7 +99,8 @@ func TestChangeBackoff(t *testing.T) {
 		{"E14: no refusal", "", 0, 1, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got, effective := (evacuation.Refusal{Reason: test.reason, InCluster: test.refused}).ChangeBackoff(test.changes); got != test.want || effective != test.effective {
+			if got, effective := (evacuation.Refusal{Reason: test.reason, InCluster: test.refused}).ChangeBackoff(test.changes); got != test.want ||
+				effective != test.effective {
 				t.Errorf("got %s, %t, want %s, %t", got, effective, test.want, test.effective)
 			}
 		})

@@ -26,7 +26,9 @@ func TestSubjectOf(t *testing.T) {
 		}
 	})
 	t.Run("E28: orders a Pod of a StatefulSet only if a NodeMaintenance of its Node requests it, also in an Evacuation of another creator", func(t *testing.T) {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: new(true)}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: new(true),
+		}}}}
 		classes := func(terms evacuation.Terms) int {
 			evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(&v1alpha1.Evacuation{}, pod, v1alpha1.PodTypeDefault, terms))
 			return len(evacuators)

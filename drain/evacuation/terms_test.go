@@ -17,7 +17,9 @@ import (
 // drain returns a NodeMaintenance that started to drain its Nodes at noon.
 func drain(change func(*v1alpha1.NodeMaintenance), nodes ...string) v1alpha1.NodeMaintenance {
 	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes(nodes...)}}
-	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(noon)}}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{
+		{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(noon)},
+	}
 	for _, node := range nodes {
 		m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: node}})
 	}
@@ -40,7 +42,9 @@ func joinedAfter(later time.Duration) func(*v1alpha1.NodeMaintenance) {
 // resumedAfter makes Pods appear that long after noon, after the drain had ended.
 func resumedAfter(later time.Duration) func(*v1alpha1.NodeMaintenance) {
 	return func(m *v1alpha1.NodeMaintenance) {
-		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon.Add(later))}}
+		m.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(noon.Add(later)),
+		}}
 	}
 }
 
@@ -118,13 +122,25 @@ func TestTerms(t *testing.T) {
 		{"E14: the drain timeout counts from the start of the stage", list{drain(within(600), "one")}, "until 10m0s"},
 		{"R59: the drain timeout of a Node that joined later counts from then", list{drain(all(within(600), joinedAfter(time.Minute)), "two", "one")}, "until 11m0s"},
 		{"R59: a Node never joins before the start of the stage", list{drain(all(within(600), joinedAfter(-time.Minute)), "one")}, "until 10m0s"},
-		{"R59: each drain of a Node counts from its own start", list{drain(all(within(600), joinedAfter(time.Minute)), "one"), drain(within(630), "one")}, "until 10m30s"},
-		{"M94: a drain that resumes after a Node has joined counts from then", list{drain(all(within(600), joinedAfter(time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 12m0s"},
-		{"R59: a Node that joins a drain that had resumed has the whole time", list{drain(all(within(600), joinedAfter(3*time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 13m0s"},
+		{
+			"R59: each drain of a Node counts from its own start",
+			list{drain(all(within(600), joinedAfter(time.Minute)), "one"), drain(within(630), "one")}, "until 10m30s",
+		},
+		{
+			"M94: a drain that resumes after a Node has joined counts from then",
+			list{drain(all(within(600), joinedAfter(time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 12m0s",
+		},
+		{
+			"R59: a Node that joins a drain that had resumed has the whole time",
+			list{drain(all(within(600), joinedAfter(3*time.Minute), resumedAfter(2*time.Minute)), "one")}, "until 13m0s",
+		},
 		{"R59: the Node of a Machine never joins later", list{drain(all(within(600), ofMachine, joinedAfter(time.Minute)), "one")}, "until 10m0s"},
 		{"R59: a Node that joins has no timeout before its start is recorded", list{drain(all(within(600), labelled("a")))}, "never"},
 		{"E14: a drain without a timeout never times out", list{drain(unlimited, "one"), drain(within(0), "one")}, "never"},
-		{"E14: the earliest of several drain timeouts applies", list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s"},
+		{
+			"E14: the earliest of several drain timeouts applies",
+			list{drain(unlimited, "one"), drain(within(900), "one"), drain(within(600), "two", "one"), drain(within(1200), "one")}, "until 10m0s",
+		},
 		{"E14: drains of other Nodes don't apply", list{drain(within(600), "two"), drain(unlimited, "one")}, "never"},
 		{"E14: NodeMaintenances in other stages don't apply", list{drain(all(within(600), cordoning), "one"), drain(unlimited, "one")}, "never"},
 		{"E14: NodeMaintenances that are being deleted don't apply", list{drain(all(within(600), deleted), "one"), drain(unlimited, "one")}, "never"},
@@ -142,20 +158,32 @@ func TestTerms(t *testing.T) {
 		{"E58: a Pod that only the paused drain drains is not evacuated", list{drain(ofPaused, "one"), drain(skipping, "one")}, "never, suspended"},
 		{"E58: a Pod that only the deleted drain drains is not evacuated", list{drain(deleted, "one"), drain(skipping, "one")}, "never, suspended"},
 		{"E58: a Pod that one drain skips and another one drains is evacuated", list{drain(skipping, "one"), drain(unlimited, "one")}, "never"},
-		{"M124: signals are sent to the webhooks that one of the drains names", list{drain(signaling("a"), "one"), drain(unlimited, "one"), drain(signaling("b"), "one")}, "never, signals to [a b]"},
+		{
+			"M124: signals are sent to the webhooks that one of the drains names",
+			list{drain(signaling("a"), "one"), drain(unlimited, "one"), drain(signaling("b"), "one")}, "never, signals to [a b]",
+		},
 		{"M124: drains of other Nodes name no webhooks", list{drain(signaling("a"), "two"), drain(unlimited, "one")}, "never"},
 		{"M124: a suspended drain names no webhooks", list{drain(all(ofPaused, signaling("a")), "one"), drain(unlimited, "one")}, "never"},
-		{"E58: the settings of a suspended drain don't apply to others", list{drain(all(ofPaused, within(600)), "one"), drain(overriding, "one")}, "never, deletes unready"},
+		{
+			"E58: the settings of a suspended drain don't apply to others",
+			list{drain(all(ofPaused, within(600)), "one"), drain(overriding, "one")}, "never, deletes unready",
+		},
 		{"E57: a Pod that no drain evacuates any more is not evacuated", list{drain(skipping, "one")}, "never, suspended"},
 		{"E57: a Pod that must complete is not evacuated", list{drain(awaiting, "one")}, "never, suspended"},
 		{"E50: a drain that was completed is suspended", list{drain(completed, "one")}, "never, suspended"},
 		{"E50: a drain that was deleted is suspended", list{drain(deleted, "one")}, "never, suspended"},
-		{"E50: a completed drain does not change the terms of another one", list{drain(completed, "one"), drain(overriding, "one"), drain(deleted, "one")}, "never, deletes unready"},
+		{
+			"E50: a completed drain does not change the terms of another one",
+			list{drain(completed, "one"), drain(overriding, "one"), drain(deleted, "one")}, "never, deletes unready",
+		},
 		{"E57: a drain whose completion has ended evacuates no Pod", list{drain(func(m *v1alpha1.NodeMaintenance) {
 			completed(m)
 			m.Status.StageStatuses = append(m.Status.StageStatuses, v1alpha1.StageStatus{Name: v1alpha1.StageComplete, StartTimestamp: metav1.NewTime(noon)})
 		}, "one")}, "never, suspended"},
-		{"E57: a deleted drain without the manager's finalizer evacuates no Pod", list{drain(func(m *v1alpha1.NodeMaintenance) { deleted(m); m.Finalizers = []string{"example.com/other"} }, "one")}, "never, suspended"},
+		{
+			"E57: a deleted drain without the manager's finalizer evacuates no Pod",
+			list{drain(func(m *v1alpha1.NodeMaintenance) { deleted(m); m.Finalizers = []string{"example.com/other"} }, "one")}, "never, suspended",
+		},
 		{"E53, E57: without a NodeMaintenance, for example because it cannot be decoded, no Pod is evacuated", nil, "never, suspended"},
 		{"E57: a NodeMaintenance in stage Cordon evacuates no Pod", list{drain(cordoning, "one")}, "never, suspended"},
 		{"E57: a drain evacuates Pods before its status lists the Node", list{drain(withoutStatus, "one")}, "never"},
@@ -165,7 +193,9 @@ func TestTerms(t *testing.T) {
 		{"E57: a drain that no longer selects the Node evacuates no Pod, although its status lists the Node", list{drain(labelled("b"), "one")}, "never, suspended"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			terms := evacuation.DrainersOf(test.all, isOfPaused).On(node).For(rules.Pod{Namespace: "default", Name: "web", NamespaceKnown: true, Type: v1alpha1.PodTypeDefault, TypeKnown: true})
+			terms := evacuation.DrainersOf(test.all, isOfPaused).On(node).For(rules.Pod{
+				Namespace: "default", Name: "web", NamespaceKnown: true, Type: v1alpha1.PodTypeDefault, TypeKnown: true,
+			})
 			if got := describe(terms); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
@@ -241,8 +271,11 @@ func TestTimeoutsOfTerms(t *testing.T) {
 		{"E52: a timeout that is observed", []v1alpha1.NodeMaintenance{drain(observed(600, 10*time.Minute), "one")}, []evacuation.Timeout{of(0, 10*time.Minute)}},
 		{"E52: no timeout before it is observed", []v1alpha1.NodeMaintenance{drain(observed(600, time.Hour), "one")}, nil},
 		{"E52: no timeout", []v1alpha1.NodeMaintenance{drain(unlimited, "one")}, nil},
-		{"R59: of a Node that joined later", []v1alpha1.NodeMaintenance{drain(all(observed(600, 10*time.Minute), joinedAfter(time.Minute)), "two", "one"), drain(observed(60, time.Minute), "one")},
-			[]evacuation.Timeout{of(time.Minute, 11*time.Minute), of(0, time.Minute)}},
+		{
+			"R59: of a Node that joined later",
+			[]v1alpha1.NodeMaintenance{drain(all(observed(600, 10*time.Minute), joinedAfter(time.Minute)), "two", "one"), drain(observed(60, time.Minute), "one")},
+			[]evacuation.Timeout{of(time.Minute, 11*time.Minute), of(0, time.Minute)},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
@@ -291,7 +324,10 @@ func TestTermsChanged(t *testing.T) {
 		{"E52: a timeout is observed", of(drain(within(600), "one")), of(drain(all(within(600), func(m *v1alpha1.NodeMaintenance) {
 			m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(noon.Add(10 * time.Minute)), ObservedTime: metav1.NewTime(noon)}
 		}), "one")), true},
-		{"only the progress changes", of(drain(within(600), "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false},
+		{
+			"only the progress changes", of(drain(within(600), "one")),
+			of(drain(func(m *v1alpha1.NodeMaintenance) { within(600)(m); m.Status.NodeStatuses[0].PodsEvacuating = 3 }, "one")), false,
+		},
 		{"E50: a drain is completed", of(drain(unlimited, "one")), of(drain(completed, "one")), true},
 		{"E58: a drain rule is edited", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { skipping(m); m.Generation++ }, "one")), true},
 		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},

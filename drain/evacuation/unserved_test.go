@@ -18,8 +18,10 @@ func TestResolvedOnce(t *testing.T) {
 		change   func(*v1alpha1.Evacuation)
 		resolved int
 	}{
-		"E13: evacuators are resolved for a new Evacuation":                        {func(*v1alpha1.Evacuation) {}, 1},
-		"E37: annotations are not parsed again when the spec lists evacuators":     {func(e *v1alpha1.Evacuation) { e.Spec.Evacuators = evacuators("a.example.com:5") }, 0},
+		"E13: evacuators are resolved for a new Evacuation": {func(*v1alpha1.Evacuation) {}, 1},
+		"E37: annotations are not parsed again when the spec lists evacuators": {
+			func(e *v1alpha1.Evacuation) { e.Spec.Evacuators = evacuators("a.example.com:5") }, 0,
+		},
 		"E37: annotations are not parsed again when an evacuator is active":        {func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = &active }, 0},
 		"E37: annotations are not parsed again when the eviction has been decided": {func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorCompleted = true }, 0},
 	} {
@@ -48,16 +50,19 @@ func TestUnservedEvacuators(t *testing.T) {
 		active    string
 		want      string
 	}{
-		"E24: a bare Pod annotated for a surge is evicted at once":              {annotated: annotated(deployment + ":10000/controller"), want: "Evict NoEvacuator"},
-		"E24: a bare Pod whose Evacuation lists a surge is evicted at once":     {listed: []string{deployment + ":100"}, want: "Evict NoEvacuator"},
-		"E24: the next evacuator is activated":                                  {listed: []string{deployment + ":100", "a:5"}, want: "Activate a"},
-		"E24: also if the class is active":                                      {listed: []string{deployment + ":100", "a:5"}, active: deployment, want: "Activate a NoEvacuator"},
+		"E24: a bare Pod annotated for a surge is evicted at once":          {annotated: annotated(deployment + ":10000/controller"), want: "Evict NoEvacuator"},
+		"E24: a bare Pod whose Evacuation lists a surge is evicted at once": {listed: []string{deployment + ":100"}, want: "Evict NoEvacuator"},
+		"E24: the next evacuator is activated":                              {listed: []string{deployment + ":100", "a:5"}, want: "Activate a"},
+		"E24: also if the class is active": {
+			listed: []string{deployment + ":100", "a:5"}, active: deployment, want: "Activate a NoEvacuator",
+		},
 		"E24: a bare Pod does not wait for a class that another user activates": {listed: []string{set + ":100"}, active: set, want: "Evict NoEvacuator"},
 		"E24: a Pod whose DaemonSet was deleted without its Pods is evicted": {
 			owners: ofDaemonSet, listed: []string{daemonSet + ":10000/controller"}, active: daemonSet, want: "Evict NoEvacuator",
 		},
 		"R38: a Pod of a DaemonSet waits for its evacuator": {
-			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{daemonSet + ":10000/controller"}, active: daemonSet, want: "AwaitEvacuator " + daemonSet,
+			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{daemonSet + ":10000/controller"}, active: daemonSet,
+			want: "AwaitEvacuator " + daemonSet,
 		},
 		"R38: a Pod of a DaemonSet is not evicted": {
 			owners: ofDaemonSet, podType: v1alpha1.PodTypeDaemonSet, listed: []string{set + ":5"}, active: set, want: "Activate " + daemonSet + " NoEvacuator",

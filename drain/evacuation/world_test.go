@@ -78,7 +78,9 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
-	action := evacuation.Next(evacuation.Input{Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Now: w.now})
+	action := evacuation.Next(evacuation.Input{
+		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Now: w.now,
+	})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")
 	}

@@ -59,7 +59,9 @@ func ofDaemonSet(p *corev1.Pod) {
 }
 
 func rule(app string, behavior v1alpha1.DrainBehavior, order int32) v1alpha1.DrainRule {
-	r := v1alpha1.DrainRule{Name: "rule/" + app, Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}
+	r := v1alpha1.DrainRule{
+		Name: "rule/" + app, Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}},
+	}
 	if behavior == v1alpha1.DrainBehaviorDrain {
 		r.Order = &order
 	}
@@ -86,7 +88,8 @@ func budget(app string, allowed int32) *policyv1.PodDisruptionBudget {
 
 func TestOf(t *testing.T) {
 	order := func(o *forecast.Observation) {
-		o.Maintenance = maintenance("m", rule("db", v1alpha1.DrainBehaviorDrain, 10), rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0), rule("keep", v1alpha1.DrainBehaviorSkip, 0))
+		o.Maintenance = maintenance("m", rule("db", v1alpha1.DrainBehaviorDrain, 10), rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0),
+			rule("keep", v1alpha1.DrainBehaviorSkip, 0))
 		o.Pods = []corev1.Pod{pod("db"), pod("keep"), pod("web"), pod("job"), pod("logs", ofDaemonSet)}
 	}
 	for name, test := range map[string]struct {
@@ -99,7 +102,9 @@ func TestOf(t *testing.T) {
 		"Pods of DaemonSets are last where the policy drains them after all others": {func(o *forecast.Observation) {
 			order(o)
 			o.Then = o.Maintenance.DeepCopy()
-			o.Then.Spec.DrainRules = slices.Concat(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules, []v1alpha1.DrainRule{rule("keep", v1alpha1.DrainBehaviorSkip, 0)})
+			o.Then.Spec.DrainRules = slices.Concat(rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}).Rules, []v1alpha1.DrainRule{
+				rule("keep", v1alpha1.DrainBehaviorSkip, 0),
+			})
 		}, []string{
 			"job: Completes in step 1", "web: Evacuated in step 1", "db: Evacuated in step 2", "logs: Evacuated in step 3", "keep: Stays in step 0",
 		}},
@@ -154,8 +159,10 @@ func TestSurge(t *testing.T) {
 		"any Deployment surges with Always":     {v1alpha1.SurgeAlways, deployment(2), "Delays Evacuator, Delays BudgetExhausted"},
 		"a Deployment that is not known surges": {v1alpha1.SurgeIfSingleReplica, nil, "Delays Evacuator, Delays BudgetExhausted"},
 		"without surge only the budget decides": {v1alpha1.SurgeNever, deployment(1), "Blocks BudgetExhausted"},
-		"a budget blocks a Pod whose Deployment does not exist": {v1alpha1.SurgeAlways, map[types.NamespacedName]surge.Observation{{Namespace: "default", Name: "web"}: {}},
-			"Blocks BudgetExhausted: The Deployment of the Pod does not exist"},
+		"a budget blocks a Pod whose Deployment does not exist": {
+			v1alpha1.SurgeAlways, map[types.NamespacedName]surge.Observation{{Namespace: "default", Name: "web"}: {}},
+			"Blocks BudgetExhausted: The Deployment of the Pod does not exist",
+		},
 	} {
 		t.Run("K30: "+name, func(t *testing.T) {
 			o := forecast.Observation{
@@ -238,10 +245,18 @@ func TestSurgeOutlook(t *testing.T) {
 		want        surge.Outlook
 		obstacle    string
 	}{
-		"says to how many replicas the Deployment is scaled":               {v1alpha1.SurgeIfSingleReplica, 1, nil, nil, surge.Outlook{Message: surges + "."}, surges},
-		"says why the Deployment does not surge, also without a budget":    {v1alpha1.SurgeIfSingleReplica, 2, nil, nil, surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
-		"says why it does not surge for a Pod that has an Evacuation":      {v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(""), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
-		"says why it does not surge before the active evacuator completes": {v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(v1alpha1.EvacuatorClassDeployment), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, ""},
+		"says to how many replicas the Deployment is scaled": {
+			v1alpha1.SurgeIfSingleReplica, 1, nil, nil, surge.Outlook{Message: surges + "."}, surges,
+		},
+		"says why the Deployment does not surge, also without a budget": {
+			v1alpha1.SurgeIfSingleReplica, 2, nil, nil, surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, "",
+		},
+		"says why it does not surge for a Pod that has an Evacuation": {
+			v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(""), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, "",
+		},
+		"says why it does not surge before the active evacuator completes": {
+			v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(v1alpha1.EvacuatorClassDeployment), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, "",
+		},
 		"a Pod cannot request a surge that no NodeMaintenance allows": {v1alpha1.SurgeNever, 1, requesting, nil,
 			surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."}, ""},
 	} {
@@ -280,18 +295,30 @@ func TestObstacles(t *testing.T) {
 		pod   corev1.Pod
 		want  string
 	}{
-		"a budget that allows a disruption does not block":         {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 1)}, pod: pod("web")},
-		"a budget that allows none blocks":                         {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web"), want: "Blocks BudgetExhausted default/web [default/web]"},
-		"a budget does not block a Pod that an evacuator may move": {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web", evacuator), want: "Delays Evacuator  [default/web], Delays BudgetExhausted default/web [default/web]"},
-		"a Pod that must complete and is restarted forever blocks": {rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)}, pod: pod("job"), want: "Blocks NeverCompletes  [default/job]"},
-		"a Pod that will complete delays": {rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)}, pod: pod("job", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }),
-			want: "Delays WaitCompleted  [default/job]"},
+		"a budget that allows a disruption does not block": {pdbs: []*policyv1.PodDisruptionBudget{budget("web", 1)}, pod: pod("web")},
+		"a budget that allows none blocks": {
+			pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web"), want: "Blocks BudgetExhausted default/web [default/web]",
+		},
+		"a budget does not block a Pod that an evacuator may move": {
+			pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web", evacuator),
+			want: "Delays Evacuator  [default/web], Delays BudgetExhausted default/web [default/web]",
+		},
+		"a Pod that must complete and is restarted forever blocks": {
+			rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)}, pod: pod("job"), want: "Blocks NeverCompletes  [default/job]",
+		},
+		"a Pod that will complete delays": {
+			rules: []v1alpha1.DrainRule{rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0)},
+			pod:   pod("job", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }),
+			want:  "Delays WaitCompleted  [default/job]",
+		},
 		"an overdue deletion blocks": {pod: pod("web", func(p *corev1.Pod) {
 			p.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Minute)))
 			p.Finalizers = []string{"x/y"}
 		}),
 			want: "Blocks DeletionOverdue  [default/web]"},
-		"a Pod that stays does not block": {rules: []v1alpha1.DrainRule{rule("web", v1alpha1.DrainBehaviorSkip, 0)}, pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web")},
+		"a Pod that stays does not block": {
+			rules: []v1alpha1.DrainRule{rule("web", v1alpha1.DrainBehaviorSkip, 0)}, pdbs: []*policyv1.PodDisruptionBudget{budget("web", 0)}, pod: pod("web"),
+		},
 	} {
 		t.Run("K2: "+name, func(t *testing.T) {
 			predicted := forecast.Of(forecast.Observation{
@@ -331,11 +358,16 @@ func TestReceivers(t *testing.T) {
 		named     []string
 		want      string
 	}{
-		"names the webhook that receives the eviction requests of a Pod": {budget("web", 0), receivers, nil, "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
-		"names a policy engine that the policy names":                    {budget("web", 0), engine, []string{"engine.example.com"}, "; webhook engine.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
-		"names no policy engine otherwise":                               {budget("web", 0), engine, []string{"moves.example.com"}, ""},
-		"names no webhook if none was read":                              {budget("web", 0), nil, nil, ""},
-		"names no webhook if no eviction is requested":                   {invalid, receivers, nil, ""},
+		"names the webhook that receives the eviction requests of a Pod": {
+			budget("web", 0), receivers, nil, "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod",
+		},
+		"names a policy engine that the policy names": {
+			budget("web", 0), engine, []string{"engine.example.com"},
+			"; webhook engine.example.com receives the eviction requests of this Pod; its owner may move the Pod",
+		},
+		"names no policy engine otherwise":             {budget("web", 0), engine, []string{"moves.example.com"}, ""},
+		"names no webhook if none was read":            {budget("web", 0), nil, nil, ""},
+		"names no webhook if no eviction is requested": {invalid, receivers, nil, ""},
 	} {
 		t.Run("K39: "+name, func(t *testing.T) {
 			m := maintenance("m")
@@ -370,10 +402,12 @@ func TestSharedNodes(t *testing.T) {
 		target  bool // the Pod of the Node is a target now
 		waiting string
 	}{
-		"Pods of all Nodes of a NodeMaintenance are evacuated in one step":              {node: "two", change: func(*forecast.Observation) {}, target: true},
-		"a Pod waits for Pods with a lower drain order on other Nodes":                  {node: "two", change: ordered},
-		"with maxParallelNodes, the first Node by name is drained first":                {node: "one", change: limited(1), target: true},
-		"with maxParallelNodes, a Node waits until another one is drained":              {node: "two", change: limited(1), waiting: "Waiting for Node one to be drained (maxParallelNodes allows 1)"},
+		"Pods of all Nodes of a NodeMaintenance are evacuated in one step": {node: "two", change: func(*forecast.Observation) {}, target: true},
+		"a Pod waits for Pods with a lower drain order on other Nodes":     {node: "two", change: ordered},
+		"with maxParallelNodes, the first Node by name is drained first":   {node: "one", change: limited(1), target: true},
+		"with maxParallelNodes, a Node waits until another one is drained": {
+			node: "two", change: limited(1), waiting: "Waiting for Node one to be drained (maxParallelNodes allows 1)",
+		},
 		"a Node does not wait if maxParallelNodes allows as many Nodes as are selected": {node: "two", change: limited(2), target: true},
 	} {
 		t.Run("K34: "+name, func(t *testing.T) {
@@ -404,7 +438,9 @@ func TestShortage(t *testing.T) {
 		m.Spec.Evacuation.OnTimeout, m.Spec.Evacuation.DrainTimeoutSeconds = onTimeout, &timeout
 		for _, p := range forecast.Of(forecast.Observation{
 			Maintenance: m, Node: node("one"), Surroundings: surroundings{}, Now: now,
-			Pods: []corev1.Pod{pod("long", grace(90)), pod("short", grace(30)), pod("stays", grace(90)), pod("completes", grace(90)), pod("daemon", grace(90), ofDaemonSet)},
+			Pods: []corev1.Pod{
+				pod("long", grace(90)), pod("short", grace(30)), pod("stays", grace(90)), pod("completes", grace(90)), pod("daemon", grace(90), ofDaemonSet),
+			},
 		}).Pods {
 			if p.Shortage != "" {
 				short = append(short, p.Name+": "+p.Shortage)
@@ -433,10 +469,17 @@ func TestSettings(t *testing.T) {
 		pod    corev1.Pod
 		want   forecast.Settings
 	}{
-		"a Deployment without a surge":     {nil, v1alpha1.SurgeNever, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true}},
-		"a surge that the Pod may request": {nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeOnRequest, AllowsWithMorePods: true}},
-		"a surge that the Pod requests":    {nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment, requesting), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeAlways, AllowsWithMorePods: true}},
-		"a Pod without a controller":       {nil, "", pod("web"), forecast.Settings{Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true}},
+		"a Deployment without a surge": {
+			nil, v1alpha1.SurgeNever, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true},
+		},
+		"a surge that the Pod may request": {
+			nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment), forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeOnRequest, AllowsWithMorePods: true},
+		},
+		"a surge that the Pod requests": {
+			nil, v1alpha1.SurgeOnRequest, pod("web", ofDeployment, requesting),
+			forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeAlways, AllowsWithMorePods: true},
+		},
+		"a Pod without a controller": {nil, "", pod("web"), forecast.Settings{Surge: v1alpha1.SurgeNever, AllowsWithMorePods: true}},
 		"a budget that does not depend on the number": {func(spec *policyv1.PodDisruptionBudgetSpec) {
 			spec.MinAvailable, spec.MaxUnavailable = nil, ptr.To(intstr.FromInt32(0))
 			spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)

@@ -141,7 +141,9 @@ func (p *Pod) Obstacles(now time.Time) []Obstacle {
 	default:
 	}
 	if evacuator := p.firstEvacuator(); evacuator != "" {
-		found = append(found, Obstacle{Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction" + p.surgeMessage(evacuator)})
+		found = append(found, Obstacle{
+			Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction" + p.surgeMessage(evacuator),
+		})
 	}
 	if p.Next.Kind == evacuation.AwaitBackoff {
 		found = append(found, Obstacle{Severity: Delays, Reason: ReasonBackoff, Message: p.Next.Message})

@@ -82,7 +82,9 @@ func list(names []string) string {
 
 // Changes returns which conditions must be set on the Node, and which of this project's conditions must be removed. Both are empty if the
 // Node has the wanted conditions.
-func Changes(present []corev1.NodeCondition, wanted map[corev1.NodeConditionType]string, now time.Time) (set []corev1.NodeCondition, remove []corev1.NodeConditionType) {
+func Changes(present []corev1.NodeCondition, wanted map[corev1.NodeConditionType]string,
+	now time.Time,
+) (set []corev1.NodeCondition, remove []corev1.NodeConditionType) {
 	for _, conditionType := range Types {
 		message, isWanted := wanted[conditionType]
 		condition, isThere := find(present, conditionType)

@@ -32,9 +32,12 @@ func TestWanted(t *testing.T) {
 		{name: "R37: Drain", by: []nodecondition.Maintenance{draining}, want: says{
 			"MaintenanceInProgress": "Under maintenance by NodeMaintenance draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},
-		{name: "R55: no DrainInProgress while the Node waits because of maxParallelNodes", by: []nodecondition.Maintenance{{Name: "waiting", Stage: v1alpha1.StageDrain, Waiting: true}}, want: says{
-			"MaintenanceInProgress": "Under maintenance by NodeMaintenance waiting",
-		}},
+		{
+			name: "R55: no DrainInProgress while the Node waits because of maxParallelNodes",
+			by:   []nodecondition.Maintenance{{Name: "waiting", Stage: v1alpha1.StageDrain, Waiting: true}}, want: says{
+				"MaintenanceInProgress": "Under maintenance by NodeMaintenance waiting",
+			},
+		},
 		{name: "R37: DrainInProgress until all maintenances have drained the Node", by: []nodecondition.Maintenance{draining, drained}, want: says{
 			"MaintenanceInProgress": "Under maintenance by NodeMaintenances drained, draining", "DrainInProgress": "Being drained by NodeMaintenance draining",
 		}},
@@ -78,14 +81,30 @@ func TestChanges(t *testing.T) {
 	}{
 		{name: "R37: sets a missing condition", wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
 		{name: "R37: does not write an unchanged condition", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, wanted: says{"Drained": "m"}},
-		{name: "R37: writes a changed message", present: []corev1.NodeCondition{condition("Drained", "True", ours, "n")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
-		{name: "R37: removes a condition that no maintenance requires", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")}, remove: []corev1.NodeConditionType{"Drained"}},
-		{name: "R37: does not change the conditions of other actors", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "m"), condition("Ready", "True", ours, "m")}},
-		{name: "R37: accepts the same condition of another actor", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "n")}, wanted: says{"Drained": "m"}},
-		{name: "R37: overwrites a condition of another actor that is False", present: []corev1.NodeCondition{condition("Drained", "False", "kubectl", "m")}, wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"}},
 		{
-			name: "R37: replaces DrainInProgress by Drained", present: []corev1.NodeCondition{condition("DrainInProgress", "True", ours, "m")}, wanted: says{"Drained": "m"},
-			set: []corev1.NodeConditionType{"Drained"}, remove: []corev1.NodeConditionType{"DrainInProgress"},
+			name: "R37: writes a changed message", present: []corev1.NodeCondition{condition("Drained", "True", ours, "n")}, wanted: says{"Drained": "m"},
+			set: []corev1.NodeConditionType{"Drained"},
+		},
+		{
+			name: "R37: removes a condition that no maintenance requires", present: []corev1.NodeCondition{condition("Drained", "True", ours, "m")},
+			remove: []corev1.NodeConditionType{"Drained"},
+		},
+		{
+			name:    "R37: does not change the conditions of other actors",
+			present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "m"), condition("Ready", "True", ours, "m")},
+		},
+		{
+			name: "R37: accepts the same condition of another actor", present: []corev1.NodeCondition{condition("Drained", "True", "kubectl", "n")},
+			wanted: says{"Drained": "m"},
+		},
+		{
+			name: "R37: overwrites a condition of another actor that is False", present: []corev1.NodeCondition{condition("Drained", "False", "kubectl", "m")},
+			wanted: says{"Drained": "m"}, set: []corev1.NodeConditionType{"Drained"},
+		},
+		{
+			name: "R37: replaces DrainInProgress by Drained", present: []corev1.NodeCondition{condition("DrainInProgress", "True", ours, "m")},
+			wanted: says{"Drained": "m"},
+			set:    []corev1.NodeConditionType{"Drained"}, remove: []corev1.NodeConditionType{"DrainInProgress"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -167,7 +186,8 @@ func TestSame(t *testing.T) {
 	if !nodecondition.SameMaintenanceConditions(before, heartbeat) {
 		t.Error("R37: a kubelet's heartbeat counts as a change")
 	}
-	if nodecondition.SameMaintenanceConditions(before, before[:1]) || nodecondition.SameMaintenanceConditions(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
+	if nodecondition.SameMaintenanceConditions(before, before[:1]) ||
+		nodecondition.SameMaintenanceConditions(before, []corev1.NodeCondition{before[0], condition("Drained", "False", "a", "m")}) {
 		t.Error("R37: a change by another actor does not count as a change")
 	}
 }

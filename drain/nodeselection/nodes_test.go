@@ -40,7 +40,10 @@ func TestSelects(t *testing.T) {
 			name:        "R15: selects by name and label",
 			maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: named.MatchFields, MatchExpressions: labelled.MatchExpressions}), selected: []string{"one/1"},
 		},
-		{name: "R15: selects all Nodes except one name", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpNotIn, "one")}), selected: []string{"two/3"}},
+		{
+			name:        "R15: selects all Nodes except one name",
+			maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpNotIn, "one")}), selected: []string{"two/3"},
+		},
 		{name: "R15: an invalid selector selects nothing", maintenance: selecting(v1alpha1.NodeSelectorTerm{MatchExpressions: requirement("pool", "Like", "a")})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -66,9 +69,13 @@ func TestKeys(t *testing.T) {
 		return v1alpha1.NodeSelectorTerm{MatchFields: requirement("metadata.name", corev1.NodeSelectorOpIn, name)}
 	}
 	changed := selecting(named("two"))
-	changed.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}, {NodeRef: v1alpha1.NodeReference{Name: "two"}}}
+	changed.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{
+		{NodeRef: v1alpha1.NodeReference{Name: "one"}}, {NodeRef: v1alpha1.NodeReference{Name: "two"}},
+	}
 	doubted := selecting(named("one"))
-	doubted.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAllNodesSelected}}
+	doubted.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceSelectionPlausible, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonAllNodesSelected,
+	}}
 	for _, tc := range []struct {
 		name        string
 		maintenance *v1alpha1.NodeMaintenance

@@ -76,7 +76,8 @@ func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
 	seen := sets.New[string]()
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
-		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn || len(term.MatchFields[0].Values) != 1 {
+		if len(term.MatchExpressions) > 0 || len(term.MatchFields) != 1 || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
+			len(term.MatchFields[0].Values) != 1 {
 			return nil, false
 		}
 		if name := term.MatchFields[0].Values[0]; !seen.Has(name) { // terms may repeat a name

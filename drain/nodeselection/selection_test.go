@@ -21,12 +21,18 @@ func TestJudge(t *testing.T) {
 		{name: "R8: reports that no Node is selected", facts: nodeselection.Facts{OtherNode: true}, reason: "NoNodesSelected"},
 		{name: "R8: reports that no Node is selected in a cluster without Nodes", reason: "NoNodesSelected"},
 		{name: "R8: reports that every Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 1}, reason: "AllNodesSelected"},
-		{name: "R8: reports that every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, reason: "AllControlPlaneNodesSelected"},
+		{
+			name: "R8: reports that every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true},
+			reason: "AllControlPlaneNodesSelected",
+		},
 		{name: "R81: reports more Nodes than the status can list", facts: nodeselection.Facts{Selected: 5001, OtherNode: true}, reason: "TooManyNodesSelected"},
 		{name: "R81: reports that these are all Nodes, too", facts: nodeselection.Facts{Selected: 5001}, reason: "AllNodesSelected"},
 		{name: "R81: accepts as many Nodes as the status can list", facts: nodeselection.Facts{Selected: 5000, OtherNode: true}, reason: "NodesSelected"},
 		{name: "R8: accepts a selection of every worker", facts: nodeselection.Facts{Selected: 3, OtherNode: true}, reason: "NodesSelected"},
-		{name: "R8: accepts a selection of some control plane Nodes", facts: nodeselection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected"},
+		{
+			name:  "R8: accepts a selection of some control plane Nodes",
+			facts: nodeselection.Facts{Selected: 3, ControlPlane: 2, OtherNode: true, OtherControlPlaneNode: true}, reason: "NodesSelected",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			plausible, reason, message := nodeselection.CheckPlausible(tc.facts)
@@ -47,7 +53,10 @@ func TestDoubted(t *testing.T) {
 		doubted bool
 	}{
 		{name: "R8: checks again for any new Node when every Node is selected", facts: nodeselection.Facts{Selected: 3}, doubted: true},
-		{name: "R8: checks again for any new Node when every control plane Node is selected", facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true},
+		{
+			name:  "R8: checks again for any new Node when every control plane Node is selected",
+			facts: nodeselection.Facts{Selected: 3, ControlPlane: 3, OtherNode: true}, doubted: true,
+		},
 		{name: "R8: does not check again for other Nodes when no Node is selected", facts: nodeselection.Facts{OtherNode: true}},
 		{name: "R8: does not check a plausible selection again for other Nodes", facts: nodeselection.Facts{Selected: 3, OtherNode: true}},
 	} {

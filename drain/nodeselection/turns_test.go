@@ -49,7 +49,8 @@ func TestTurnsOf(t *testing.T) {
 			progress: map[string]nodeselection.Progress{"b": {Drained: true}}, next: []string{"c"},
 		},
 		{
-			name: "R55: a Node without Pods to drain that stays schedulable waits in the order of the names", drains: []nodeselection.Drain{schedulable(drain("m", 1, "a", "b", "c"))},
+			name:     "R55: a Node without Pods to drain that stays schedulable waits in the order of the names",
+			drains:   []nodeselection.Drain{schedulable(drain("m", 1, "a", "b", "c"))},
 			progress: map[string]nodeselection.Progress{"b": {Drained: true}}, next: []string{"b", "c"},
 		},
 		{
@@ -57,16 +58,19 @@ func TestTurnsOf(t *testing.T) {
 			progress: map[string]nodeselection.Progress{"a": drained, "b": {Drained: true}}, next: []string{"d"},
 		},
 		{
-			name: "R55, R56: but not if another NodeMaintenance drains it without a limit", drains: []nodeselection.Drain{schedulable(drain("m", 1, "a", "b")), drain("n", 0, "b")},
+			name:     "R55, R56: but not if another NodeMaintenance drains it without a limit",
+			drains:   []nodeselection.Drain{schedulable(drain("m", 1, "a", "b")), drain("n", 0, "b")},
 			progress: map[string]nodeselection.Progress{"b": {Drained: true}},
 		},
 		{
-			name: "R56: a Node that another NodeMaintenance drains without a limit does not wait, and counts", drains: []nodeselection.Drain{drain("m", 1, "a", "b"), drain("n", 0, "b")},
-			next: []string{"a"},
+			name:   "R56: a Node that another NodeMaintenance drains without a limit does not wait, and counts",
+			drains: []nodeselection.Drain{drain("m", 1, "a", "b"), drain("n", 0, "b")},
+			next:   []string{"a"},
 		},
 		{
-			name: "R56: a Node starts when the limits of all its NodeMaintenances allow it", drains: []nodeselection.Drain{drain("m", 1, "b", "c"), drain("n", 1, "a", "b")},
-			next: []string{"b"}, message: "Waiting for Node c to be drained (maxParallelNodes allows 1)",
+			name:   "R56: a Node starts when the limits of all its NodeMaintenances allow it",
+			drains: []nodeselection.Drain{drain("m", 1, "b", "c"), drain("n", 1, "a", "b")},
+			next:   []string{"b"}, message: "Waiting for Node c to be drained (maxParallelNodes allows 1)",
 		},
 		{
 			name: "R56: says that another NodeMaintenance is the reason", drains: []nodeselection.Drain{drain("m", 1, "b"), drain("n", 1, "a", "b")},
@@ -91,7 +95,9 @@ func TestTurnsKeepTheLimits(t *testing.T) { // R55, R56
 		var drains []nodeselection.Drain
 		for i := range rapid.IntRange(1, 4).Draw(t, "maintenances") {
 			nodes := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g", "h"}), 1, 8, rapid.ID).Draw(t, "nodes")
-			drains = append(drains, nodeselection.Drain{Name: fmt.Sprint(i), Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Nodes: nodes, Schedulable: rapid.Bool().Draw(t, "schedulable")})
+			drains = append(drains, nodeselection.Drain{
+				Name: fmt.Sprint(i), Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Nodes: nodes, Schedulable: rapid.Bool().Draw(t, "schedulable"),
+			})
 		}
 		progress, waited := map[string]nodeselection.Progress{}, sets.New[string]()
 		for _, d := range drains {

@@ -102,28 +102,44 @@ func TestOn(t *testing.T) {
 		left         []string
 	}{
 		{name: "R43: everything is orphaned without a maintenance", left: everything},
-		{name: "R43: a maintenance of another Node is not responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")}, left: everything},
+		{
+			name: "R43: a maintenance of another Node is not responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "two")},
+			left: everything,
+		},
 		{name: "R43: a maintenance of an earlier Node of that name is not responsible", maintenances: []v1alpha1.NodeMaintenance{another}, left: everything},
 		{
-			name: "E57: a maintenance in stage Cordon is not responsible for Evacuations", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")},
-			left: []string{"ours", "shared"},
+			name:         "E57: a maintenance in stage Cordon is not responsible for Evacuations",
+			maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")},
+			left:         []string{"ours", "shared"},
 		},
 		{name: "E57: a maintenance that is being deleted withdraws from Evacuations", maintenances: []v1alpha1.NodeMaintenance{withdrawing}},
 		{name: "R43: a maintenance in stage Drain is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
 		{name: "R43: a maintenance in stage Complete is responsible", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageComplete, "one")}},
-		{name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions}, left: []string{"ours", "shared"}},
 		{
-			name: "R43: a maintenance in stage Idle is responsible for the condition MaintenancePlanned only", maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
-			left: []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
+			name: "R43: a maintenance is responsible for a Node that has left its selection", maintenances: []v1alpha1.NodeMaintenance{mentions},
+			left: []string{"ours", "shared"},
+		},
+		{
+			name:         "R43: a maintenance in stage Idle is responsible for the condition MaintenancePlanned only",
+			maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageIdle, "one")},
+			left:         []string{"record", "MaintenanceInProgress", "Drained", "ours", "shared"},
 		},
 		{name: "R43: Evacuations of a deleted Node are orphaned without a maintenance", gone: true, left: []string{"ours", "shared"}},
-		{name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation), wanted: v1alpha1.StageDrain},
-		{name: "R64: only Evacuations are orphaned while a cordon of the Node is wanted", machine: runningMachine(""), wanted: v1alpha1.StageCordon, left: []string{"ours", "shared"}},
+		{
+			name: "M55: nothing is orphaned while the Machine of the Node drains", machine: deletedMachine(v1alpha1.PreDrainHookAnnotation), wanted: v1alpha1.StageDrain,
+		},
+		{
+			name: "R64: only Evacuations are orphaned while a cordon of the Node is wanted", machine: runningMachine(""), wanted: v1alpha1.StageCordon,
+			left: []string{"ours", "shared"},
+		},
 		{
 			name: "E57: Evacuations are orphaned while the Node is cordoned for its Machine", machine: runningMachine(""), wanted: v1alpha1.StageCordon,
 			maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageCordon, "one")}, left: []string{"ours", "shared"},
 		},
-		{name: "M16: nothing is orphaned while the Machine is paused and a cordon is wanted", machine: runningMachine(clusterv1.PausedAnnotation), wanted: v1alpha1.StageCordon},
+		{
+			name: "M16: nothing is orphaned while the Machine is paused and a cordon is wanted", machine: runningMachine(clusterv1.PausedAnnotation),
+			wanted: v1alpha1.StageCordon,
+		},
 		{name: "R64: everything is orphaned if no maintenance is wanted", machine: runningMachine(""), left: everything},
 		{name: "R64: everything is orphaned if only an announcement is wanted", machine: runningMachine(""), wanted: v1alpha1.StageIdle, left: everything},
 		{name: "M16: nothing is orphaned while the Machine of the Node is paused", machine: runningMachine(clusterv1.PausedAnnotation)},
@@ -131,7 +147,10 @@ func TestOn(t *testing.T) {
 			name: "M55: the Node of a deleted Machine without the hook stays cordoned", machine: deletedMachine("another"),
 			left: []string{"MaintenancePlanned", "MaintenanceInProgress", "Drained", "ours", "shared"},
 		},
-		{name: "R43: the maintenance of a deleted Node is responsible for its Evacuations", gone: true, maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")}},
+		{
+			name: "R43: the maintenance of a deleted Node is responsible for its Evacuations", gone: true,
+			maintenances: []v1alpha1.NodeMaintenance{maintenance(v1alpha1.StageDrain, "one")},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)

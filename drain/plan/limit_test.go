@@ -17,10 +17,14 @@ func TestPublishedRowsBeyondTheLimit(t *testing.T) { // R24: rows of other maint
 	g := NewWithT(t)
 	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	target := func(label string) v1alpha1.DrainTarget {
-		return v1alpha1.DrainTarget{PodType: v1alpha1.PodTypeDefault, PodPriority: math.MaxInt32, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": label}}}
+		return v1alpha1.DrainTarget{
+			PodType: v1alpha1.PodTypeDefault, PodPriority: math.MaxInt32, PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": label}},
+		}
 	}
 	other := func(name string) plan.Maintenance { // the most selectors that the API server accepts, all of them reached on Node n
-		m := plan.Maintenance{Name: name, Created: created, Nodes: []string{"n"}, PlanDefaults: v1alpha1.DrainPlanDefaultsNone, Published: map[string][]v1alpha1.DrainTarget{}}
+		m := plan.Maintenance{
+			Name: name, Created: created, Nodes: []string{"n"}, PlanDefaults: v1alpha1.DrainPlanDefaultsNone, Published: map[string][]v1alpha1.DrainTarget{},
+		}
 		for i := range 64 {
 			row := target(fmt.Sprintf("%s-%03d", name, i))
 			m.Plan = append(m.Plan, v1alpha1.DrainPlanEntry{PodType: row.PodType, PodPriority: row.PodPriority, PodSelector: specOf(row.PodSelector)})

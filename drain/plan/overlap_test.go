@@ -128,7 +128,10 @@ func TestSuspendedMaintenances(t *testing.T) {
 		other := plan.Maintenance{Name: "other", Nodes: []string{"one"}}
 		drains, skips := plan.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, plan.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
 		on := func(name string, evacuating bool, pausedSays, otherSays plan.Verdict) plan.Pod {
-			return plan.Pod{UID: types.UID(name), Name: name, Node: "one", Type: v1alpha1.PodTypeDefault, Evacuating: evacuating, Verdicts: map[string]plan.Verdict{"paused": pausedSays, "other": otherSays}}
+			return plan.Pod{
+				UID: types.UID(name), Name: name, Node: "one", Type: v1alpha1.PodTypeDefault, Evacuating: evacuating,
+				Verdicts: map[string]plan.Verdict{"paused": pausedSays, "other": otherSays},
+			}
 		}
 		decision := plan.Decide(plan.Observation{Maintenances: []plan.Maintenance{paused, other}, Pods: []plan.Pod{
 			on("continued", true, drains, skips), on("new", false, drains, skips), on("shared", true, drains, drains), on("skipped", true, skips, skips),

@@ -139,14 +139,15 @@ func TestRows(t *testing.T) {
 		).expect(node("one").of("pool").targets(upTo(1000000000))).
 			gone("web").expect(node("one").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
 	})
-	t.Run("M130: that of a deleted Machine keeps the Pods of DaemonSets also after that, until it drains them itself: its volumes are detached last", func(t *testing.T) {
-		machine := maintenance("machine").draining("one").skippingTypes(v1alpha1.PodTypeDaemonSet).servingDeletion()
-		s := given(t, machine, maintenance("pool").draining("one", "two"), pod("csi").on("one").daemonSet().skippedBy("machine"), pod("logs").on("two").daemonSet()).
-			expect(node("one").of("pool").targets(upTo(everyPriority)), node("two").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
-		machine.skippingTypes()
-		s.change("csi", func(p *podBuilder) { p.drainsFor("machine") }).
-			expect(node("one").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
-	})
+	t.Run("M130: that of a deleted Machine keeps the Pods of DaemonSets also after that, until it drains them itself: its volumes are detached last",
+		func(t *testing.T) {
+			machine := maintenance("machine").draining("one").skippingTypes(v1alpha1.PodTypeDaemonSet).servingDeletion()
+			s := given(t, machine, maintenance("pool").draining("one", "two"), pod("csi").on("one").daemonSet().skippedBy("machine"), pod("logs").on("two").daemonSet()).
+				expect(node("one").of("pool").targets(upTo(everyPriority)), node("two").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
+			machine.skippingTypes()
+			s.change("csi", func(p *podBuilder) { p.drainsFor("machine") }).
+				expect(node("one").of("pool").targets(upTo(everyPriority), upTo(1000000000).daemonSets()))
+		})
 	t.Run("M130: but not those that others have drained before", func(t *testing.T) {
 		given(t,
 			maintenance("pool").draining("one").published("one", upTo(everyPriority), upTo(everyPriority).daemonSets()),

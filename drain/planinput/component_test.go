@@ -31,7 +31,9 @@ func TestBlocking(t *testing.T) { // R55: says what a NodeMaintenance waits for 
 	var pods []plan.Pod
 	drains := plan.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}
 	for _, node := range []string{"a", "b"} {
-		pods = append(pods, plan.Pod{UID: "pod-" + types.UID(node), Name: "pod", Node: node, Type: v1alpha1.PodTypeDefault, Verdicts: map[string]plan.Verdict{"m": drains, "other": drains}})
+		pods = append(pods, plan.Pod{
+			UID: "pod-" + types.UID(node), Name: "pod", Node: node, Type: v1alpha1.PodTypeDefault, Verdicts: map[string]plan.Verdict{"m": drains, "other": drains},
+		})
 	}
 	turns := c.Turns(pods)
 	g.Expect(turns.Waiting).To(HaveKey("b"))
@@ -49,14 +51,18 @@ func TestServesMachine(t *testing.T) { // R47, M130: only the NodeMaintenance of
 	deleted := machines.DeepCopy()
 	deleted.Name, deleted.Annotations[v1alpha1.RequestedForAnnotation] = "of-deletion", v1alpha1.RequestedForDeletion
 	users.Annotations = map[string]string{v1alpha1.RequestedForAnnotation: v1alpha1.RequestedForDeletion} // means nothing
-	c := planinput.ComponentOf("users", []planinput.Drain{{Maintenance: users, Nodes: one}, {Maintenance: machines, Nodes: one}, {Maintenance: deleted, Nodes: one}}, now)
+	c := planinput.ComponentOf("users", []planinput.Drain{
+		{Maintenance: users, Nodes: one}, {Maintenance: machines, Nodes: one}, {Maintenance: deleted, Nodes: one},
+	}, now)
 	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesMachine", false), HaveField("ServesMachine", true), HaveField("ServesMachine", true)))
 	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesDeletion", false), HaveField("ServesDeletion", false), HaveField("ServesDeletion", true)))
 }
 
 func TestTurnsOfSuspended(t *testing.T) {
 	drain := func(name string, limit *intstr.IntOrString, nodes ...string) planinput.Drain {
-		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, MaxParallelNodes: limit}}}
+		d := planinput.Drain{Maintenance: &v1alpha1.NodeMaintenance{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, MaxParallelNodes: limit},
+		}}
 		for _, node := range nodes {
 			d.Nodes = append(d.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		}
@@ -84,19 +90,20 @@ func TestTurnsOfSuspended(t *testing.T) {
 			g.Expect(sets.List(turns.Waiting)).To(Equal(tc.waiting))
 		})
 	}
-	t.Run("E58: a Node that only a suspended NodeMaintenance has started waits in others while their limit is reached, and keeps its Evacuations", func(t *testing.T) {
-		g := NewWithT(t)
-		paused := drain("paused", nil, "b")
-		paused.Suspended = true
-		c := planinput.ComponentOf("m", []planinput.Drain{drain("m", one, "a", "b"), paused}, now)
-		skips := plan.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
-		started := on("b", map[string]plan.Verdict{"m": skips, "paused": drains})
-		started.Evacuating = true
-		pending := on("b", map[string]plan.Verdict{"m": drains, "paused": skips})
-		pending.UID = "pending"
-		pods := []plan.Pod{on("a", map[string]plan.Verdict{"m": drains}), started, pending}
-		turns := c.Turns(pods)
-		g.Expect(sets.List(turns.Waiting)).To(Equal([]string{"b"}))
-		g.Expect(c.Decide(pods, turns).Kept).To(HaveKey(started.UID))
-	})
+	t.Run("E58: a Node that only a suspended NodeMaintenance has started waits in others while their limit is reached, and keeps its Evacuations",
+		func(t *testing.T) {
+			g := NewWithT(t)
+			paused := drain("paused", nil, "b")
+			paused.Suspended = true
+			c := planinput.ComponentOf("m", []planinput.Drain{drain("m", one, "a", "b"), paused}, now)
+			skips := plan.Verdict{Behavior: v1alpha1.DrainBehaviorSkip}
+			started := on("b", map[string]plan.Verdict{"m": skips, "paused": drains})
+			started.Evacuating = true
+			pending := on("b", map[string]plan.Verdict{"m": drains, "paused": skips})
+			pending.UID = "pending"
+			pods := []plan.Pod{on("a", map[string]plan.Verdict{"m": drains}), started, pending}
+			turns := c.Turns(pods)
+			g.Expect(sets.List(turns.Waiting)).To(Equal([]string{"b"}))
+			g.Expect(c.Decide(pods, turns).Kept).To(HaveKey(started.UID))
+		})
 }

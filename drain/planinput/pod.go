@@ -89,7 +89,9 @@ func (c *Component) Pod(s Surroundings, pod *corev1.Pod, e *v1alpha1.Evacuation,
 	for _, by := range selecting {
 		verdict := by.matcher.Decide(subject)
 		described.Verdicts = append(described.Verdicts, Verdict{verdict, by})
-		described.Planned.Verdicts[by.name] = plan.Verdict{Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != "", Unread: verdict.Unread}
+		described.Planned.Verdicts[by.name] = plan.Verdict{
+			Behavior: verdict.Behavior, Order: verdict.Order, Undecided: verdict.Undecided != "", Unread: verdict.Unread,
+		}
 	}
 	described.Planned.HasEvacuator = described.agentTerminates(pod, e, agentServes)
 	return described

@@ -40,34 +40,47 @@ func TestBlocked(t *testing.T) {
 		why   string
 		since metav1.Time
 	}{
-		{name: "R34: reports what the Evacuation waits for", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later)}, why: "waiting for a budget", since: later},
+		{
+			name: "R34: reports what the Evacuation waits for", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later)},
+			why: "waiting for a budget", since: later,
+		},
 		{name: "R34: does not report a Pod whose Evacuation has no message", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later)}},
 		{name: "R34: does not report a Pod that has no Evacuation yet", pod: progress.Pod{Verdict: drains}},
-		{name: "R34: does not report a terminating Pod within its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("evicted", later), Deletion: new(metav1.NewTime(now))}},
-		{name: "R34: reports a terminating Pod after its grace period", pod: progress.Pod{Verdict: drains, Deletion: &later}, why: "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", since: later},
+		{
+			name: "R34: does not report a terminating Pod within its grace period",
+			pod:  progress.Pod{Verdict: drains, Evacuation: asked("evicted", later), Deletion: new(metav1.NewTime(now))},
+		},
+		{
+			name: "R34: reports a terminating Pod after its grace period", pod: progress.Pod{Verdict: drains, Deletion: &later},
+			why: "Still terminating after the grace period; check the kubelet and the finalizers of the Pod", since: later,
+		},
 		{
 			name: "R34: reports a Pod that must complete", pod: progress.Pod{Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorWaitCompleted, Reason: "label x"}},
 			why: "Waiting for completion (label x)", since: drainStart,
 		},
 		{
-			name: "R34: reports a Pod for which the drain rules cannot be evaluated", pod: progress.Pod{Verdict: rules.Verdict{Undecided: "the labels of namespace \"web\" are not known"}},
-			why: "Cannot evaluate drain rules: the labels of namespace \"web\" are not known", since: drainStart,
+			name: "R34: reports a Pod for which the drain rules cannot be evaluated",
+			pod:  progress.Pod{Verdict: rules.Verdict{Undecided: "the labels of namespace \"web\" are not known"}},
+			why:  "Cannot evaluate drain rules: the labels of namespace \"web\" are not known", since: drainStart,
 		},
 		{
-			name: "R34: reports a Pod that the API server refuses to delete before the drain timeout", pod: progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later), NotDeleted: errors.New("no answer")},
-			why: "Cannot delete the Pod before the drain timeout: no answer. The request is retried; see the log of the manager", since: drainStart,
+			name: "R34: reports a Pod that the API server refuses to delete before the drain timeout",
+			pod:  progress.Pod{Verdict: drains, Evacuation: asked("waiting for a budget", later), NotDeleted: errors.New("no answer")},
+			why:  "Cannot delete the Pod before the drain timeout: no answer. The request is retried; see the log of the manager", since: drainStart,
 		},
 		{
-			name: "R34: names the finalizers for which a cancelled Evacuation waits", pod: progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/audit", "example.com/x")},
-			why: "The Evacuation was cancelled and cannot be created again until its finalizers are removed: example.com/audit, example.com/x", since: later,
+			name: "R34: names the finalizers for which a cancelled Evacuation waits",
+			pod:  progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/audit", "example.com/x")},
+			why:  "The Evacuation was cancelled and cannot be created again until its finalizers are removed: example.com/audit, example.com/x", since: later,
 		},
 		{
 			name: "R34: reports what a deleted Evacuation that has an instigator waits for", since: later, why: "waiting for a budget",
 			pod: progress.Pod{Verdict: drains, Evacuation: deleted(asked("waiting for a budget", later), "example.com/x", v1alpha1.NodeMaintenanceInstigatorFinalizer)},
 		},
 		{
-			name: "M13: warns about a Pod that waits and is deleted too late for its grace period", pod: progress.Pod{Verdict: drains, Evacuation: asked("Waiting for a budget.", later), Shortage: "It does not fit"},
-			why: "Waiting for a budget. It does not fit", since: later,
+			name: "M13: warns about a Pod that waits and is deleted too late for its grace period",
+			pod:  progress.Pod{Verdict: drains, Evacuation: asked("Waiting for a budget.", later), Shortage: "It does not fit"},
+			why:  "Waiting for a budget. It does not fit", since: later,
 		},
 		{name: "M13: warns about a Pod of a later step", pod: progress.Pod{Verdict: drains, Shortage: "It does not fit"}, why: "It does not fit", since: drainStart},
 		{name: "M13: does not warn about a Pod that is evicted", pod: progress.Pod{Verdict: drains, Evacuation: asked("", later), Shortage: "It does not fit"}},

@@ -54,10 +54,12 @@ func TestLastProgress(t *testing.T) {
 		observed  Observed
 		want      int
 	}{
-		"R75: counts from the first observation":                                            {want: 100},
-		"R75: continues the record of an earlier manager":                                   {before: ptr.To(10), want: 10},
-		"R75: a Pod has terminated, also while no manager ran":                              {before: ptr.To(10), evacuated: 1, want: 100},
-		"R75: a Pod has completed for which the drain waits":                                {before: ptr.To(10), observed: Observed{Before: at(10), Gone: true}, want: 100},
+		"R75: counts from the first observation":               {want: 100},
+		"R75: continues the record of an earlier manager":      {before: ptr.To(10), want: 10},
+		"R75: a Pod has terminated, also while no manager ran": {before: ptr.To(10), evacuated: 1, want: 100},
+		"R75: a Pod has completed for which the drain waits": {
+			before: ptr.To(10), observed: Observed{Before: at(10), Gone: true}, want: 100,
+		},
 		"R75: keeps what the status does not have yet":                                      {before: ptr.To(10), observed: Observed{Before: at(40)}, want: 40},
 		"R75: an evacuator has reported progress":                                           {before: ptr.To(10), observed: Observed{Reported: at(40)}, want: 40},
 		"R75: records no report that is less than 30 s newer":                               {before: ptr.To(10), observed: Observed{Reported: at(39)}, want: 10},

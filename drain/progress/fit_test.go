@@ -62,10 +62,22 @@ func TestFit(t *testing.T) {
 	}{
 		{name: "R36: three Nodes show their own targets", count: 3, variants: 2, nameLength: 60, wantStatuses: 3},
 		{name: "R36: 101 Nodes share them", count: 101, variants: 3, nameLength: 60, wantStatuses: 101, wantSets: 3},
-		{name: "R36: 5,000 Nodes keep their targets, and some are cut", count: 5000, variants: 5, nameLength: 60, wantStatuses: 5000, wantSets: 5, leastTruncated: 4000, mostTruncated: 5000},
-		{name: "R36: 5,000 Nodes whose targets all differ", count: 5000, variants: 5000, nameLength: 60, wantStatuses: 5000, wantSets: -1, leastTruncated: 4000, mostTruncated: 5000},
-		{name: "R36: 5,000 Nodes with the longest names", count: 5000, variants: 3, nameLength: 253, wantStatuses: -1, wantSets: 3, leastTruncated: 5000, mostTruncated: 5000},
-		{name: "R36: of 6,000 Nodes 1,000 are left out", count: 6000, variants: 1, nameLength: 40, wantStatuses: 5000, wantSets: 1, leastTruncated: 5000, mostTruncated: 6000},
+		{
+			name: "R36: 5,000 Nodes keep their targets, and some are cut", count: 5000, variants: 5, nameLength: 60, wantStatuses: 5000, wantSets: 5,
+			leastTruncated: 4000, mostTruncated: 5000,
+		},
+		{
+			name: "R36: 5,000 Nodes whose targets all differ", count: 5000, variants: 5000, nameLength: 60, wantStatuses: 5000, wantSets: -1, leastTruncated: 4000,
+			mostTruncated: 5000,
+		},
+		{
+			name: "R36: 5,000 Nodes with the longest names", count: 5000, variants: 3, nameLength: 253, wantStatuses: -1, wantSets: 3, leastTruncated: 5000,
+			mostTruncated: 5000,
+		},
+		{
+			name: "R36: of 6,000 Nodes 1,000 are left out", count: 6000, variants: 1, nameLength: 40, wantStatuses: 5000, wantSets: 1, leastTruncated: 5000,
+			mostTruncated: 6000,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{}
@@ -124,7 +136,8 @@ func TestFitAlwaysFits(t *testing.T) {
 			if node.PodsPendingEvacuation != whole.PodsPendingEvacuation || node.Drained != whole.Drained {
 				t.Fatal("counts are lost")
 			}
-			if node.DrainMessage != whole.DrainMessage || len(node.Blocked) != len(whole.Blocked) || !reflect.DeepEqual(published[node.NodeRef.Name], whole.DrainTargets) {
+			if node.DrainMessage != whole.DrainMessage || len(node.Blocked) != len(whole.Blocked) ||
+				!reflect.DeepEqual(published[node.NodeRef.Name], whole.DrainTargets) {
 				cut++
 			}
 		}
@@ -146,13 +159,26 @@ func TestFastForwards(t *testing.T) {
 		decided     map[string]plan.NodeDecision
 		want        []string
 	}{
-		{name: "R29: reports a fast-forward", now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}, want: []string{"Node one: fast-forwarded by older b"}},
-		{name: "R29: does not report a fast-forward again", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")}},
-		{name: "R29: reports a fast-forward by another maintenance", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff a")}, decided: map[string]plan.NodeDecision{"one": by("a")}, want: []string{"Node one: fast-forwarded by older a"}},
-		{name: "R29: reports a fast-forward that ends in Drained", before: nodes{status("one", "ff b")}, now: nodes{status("one", "Drained")}, decided: map[string]plan.NodeDecision{"one": {Drained: true, FastForwardedBy: []string{"b"}}}},
+		{
+			name: "R29: reports a fast-forward", now: nodes{status("one", "ff b")}, decided: map[string]plan.NodeDecision{"one": by("b")},
+			want: []string{"Node one: fast-forwarded by older b"},
+		},
+		{
+			name: "R29: does not report a fast-forward again", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff b")},
+			decided: map[string]plan.NodeDecision{"one": by("b")},
+		},
+		{
+			name: "R29: reports a fast-forward by another maintenance", before: nodes{status("one", "ff b")}, now: nodes{status("one", "ff a")},
+			decided: map[string]plan.NodeDecision{"one": by("a")}, want: []string{"Node one: fast-forwarded by older a"},
+		},
+		{
+			name: "R29: reports a fast-forward that ends in Drained", before: nodes{status("one", "ff b")}, now: nodes{status("one", "Drained")},
+			decided: map[string]plan.NodeDecision{"one": {Drained: true, FastForwardedBy: []string{"b"}}},
+		},
 		{name: "R29: reports nothing without a fast-forward", now: nodes{status("one", "Evacuating")}, decided: map[string]plan.NodeDecision{"one": by()}},
 		{
-			name: "R29: many Nodes, two causes", now: nodes{status("1", "b"), status("2", "b"), status("3", "b"), status("4", "b"), status("5", "b"), status("6", "b"), status("7", "a, b")},
+			name:    "R29: many Nodes, two causes",
+			now:     nodes{status("1", "b"), status("2", "b"), status("3", "b"), status("4", "b"), status("5", "b"), status("6", "b"), status("7", "a, b")},
 			decided: map[string]plan.NodeDecision{"1": by("b"), "2": by("b"), "3": by("b"), "4": by("b"), "5": by("b"), "6": by("b"), "7": by("a", "b")},
 			want:    []string{"Node 7: fast-forwarded by older a, b", "Nodes 1, 2, 3, 4, 5 and 1 more: fast-forwarded by older b"},
 		},

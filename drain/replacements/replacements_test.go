@@ -202,7 +202,9 @@ func TestStorm(t *testing.T) {
 
 func TestControllerOf(t *testing.T) {
 	owned := func(apiVersion, kind, name string) *corev1.Pod {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", GenerateName: name + "-", Labels: map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: "5d4f"}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "pod", GenerateName: name + "-", Labels: map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: "5d4f"},
+		}}
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, Controller: ptr.To(true)}}
 		return pod
 	}
@@ -215,8 +217,14 @@ func TestControllerOf(t *testing.T) {
 		{name: "R44: names a ReplicaSet without a Deployment", pod: owned("apps/v1", "ReplicaSet", "web"), want: "ReplicaSet ns/web"},
 		{name: "R44: a Job", pod: owned("batch/v1", "Job", "copy"), want: "Job ns/copy"},
 		{name: "R44: a Pod that returns by its name", pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "script"}}, want: "Pod ns/script"},
-		{name: "R44: a Pod that returns by its generateName", pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "script-x", GenerateName: "script-"}}, want: "Pod ns/script-"},
-		{name: "R44: names of any length", pod: owned("example.com/v1", strings.Repeat("K", 1000), strings.Repeat("ä", 1000)), want: strings.Repeat("K", 62) + "… ns/" + strings.Repeat("ä", 252) + "…"},
+		{
+			name: "R44: a Pod that returns by its generateName",
+			pod:  &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "script-x", GenerateName: "script-"}}, want: "Pod ns/script-",
+		},
+		{
+			name: "R44: names of any length", pod: owned("example.com/v1", strings.Repeat("K", 1000), strings.Repeat("ä", 1000)),
+			want: strings.Repeat("K", 62) + "… ns/" + strings.Repeat("ä", 252) + "…",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			NewWithT(t).Expect(replacements.ControllerOf(tc.pod)).To(Equal(tc.want))

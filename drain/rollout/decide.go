@@ -88,7 +88,9 @@ func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 }
 
 // Observe reduces Cluster API's objects to a Rollout. policyOf returns the policy that a Machine follows, nil if it follows none.
-func Observe(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine, policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy) Rollout {
+func Observe(cluster *clusterv1.Cluster, deployment *clusterv1.MachineDeployment, machines []clusterv1.Machine,
+	policyOf func(*clusterv1.Machine) *v1alpha1.MachineDrainPolicy,
+) Rollout {
 	strategy := deployment.Spec.Rollout.Strategy.Type
 	r := Rollout{
 		Paused:        machinedrain.HasPauseAnnotation(deployment) || ptr.Deref(deployment.Spec.Paused, false),

@@ -53,18 +53,45 @@ func TestDecide(t *testing.T) {
 		until   time.Time
 	}{
 		{"M24: cordons outdated Nodes once an updated Machine is available", goingWell, at(2), stages{"a": "Cordon", "b": "Cordon"}, at(11)},
-		{"M24: announces outdated Nodes until an updated Machine is available", rolling(outdated("a"), updated("new", false, at(1))), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: does not count an updated Machine that is being deleted", rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: announces outdated Nodes with strategy OnDelete", with(goingWell, func(r *rollout.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
-		{"M24: Announce never cordons", rolling(policy(v1alpha1.OutdatedNodesAnnounce, outdated("a"), updated("new", true, at(1)))...), at(2), stages{"a": "Idle"}, time.Time{}},
-		{"M24: Ignore requests no NodeMaintenance", rolling(policy(v1alpha1.OutdatedNodesIgnore, outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
+		{
+			"M24: announces outdated Nodes until an updated Machine is available",
+			rolling(outdated("a"), updated("new", false, at(1))), at(2), stages{"a": "Idle"}, time.Time{},
+		},
+		{
+			"M24: does not count an updated Machine that is being deleted",
+			rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{},
+		},
+		{
+			"M24: announces outdated Nodes with strategy OnDelete",
+			with(goingWell, func(r *rollout.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{},
+		},
+		{
+			"M24: Announce never cordons", rolling(policy(v1alpha1.OutdatedNodesAnnounce, outdated("a"), updated("new", true, at(1)))...), at(2), stages{"a": "Idle"},
+			time.Time{},
+		},
+		{
+			"M24: Ignore requests no NodeMaintenance",
+			rolling(policy(v1alpha1.OutdatedNodesIgnore, outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{},
+		},
 		{"M24: requests no NodeMaintenance without a policy", rolling(policy("", outdated("a"), updated("new", true, at(1)))...), at(2), stages{}, time.Time{}},
 		{"M24: only announces Nodes after ten minutes without progress", goingWell, at(11), stages{"a": "Idle", "b": "Idle"}, time.Time{}},
-		{"M24: counts the deletion of a Machine as progress", rolling(outdated("a"), deleting(progress(outdated("b"), at(9))), updated("new", true, at(1))), at(18), stages{"a": "Cordon"}, at(19)},
-		{"M24: cordons Nodes again when the rollout makes progress again", rolling(outdated("a"), updated("new", true, at(1)), updated("newer", false, at(30))), at(31), stages{"a": "Cordon"}, at(40)},
+		{
+			"M24: counts the deletion of a Machine as progress",
+			rolling(outdated("a"), deleting(progress(outdated("b"), at(9))), updated("new", true, at(1))), at(18), stages{"a": "Cordon"}, at(19),
+		},
+		{
+			"M24: cordons Nodes again when the rollout makes progress again",
+			rolling(outdated("a"), updated("new", true, at(1)), updated("newer", false, at(30))), at(31), stages{"a": "Cordon"}, at(40),
+		},
 		{"M25: withdraws the NodeMaintenances of a paused rollout", with(goingWell, func(r *rollout.Rollout) { r.Paused = true }), at(2), stages{}, time.Time{}},
-		{"M25: withdraws the NodeMaintenances of Machines that are up to date after a rollback", rolling(updated("a", true, at(3)), updated("b", true, at(3)), outdated("new")), at(4), stages{"new": "Cordon"}, at(13)},
-		{"M25: withdraws the NodeMaintenances of a MachineDeployment that is being deleted", with(goingWell, func(r *rollout.Rollout) { r.Deleting = true }), at(2), stages{}, time.Time{}},
+		{
+			"M25: withdraws the NodeMaintenances of Machines that are up to date after a rollback",
+			rolling(updated("a", true, at(3)), updated("b", true, at(3)), outdated("new")), at(4), stages{"new": "Cordon"}, at(13),
+		},
+		{
+			"M25: withdraws the NodeMaintenances of a MachineDeployment that is being deleted",
+			with(goingWell, func(r *rollout.Rollout) { r.Deleting = true }), at(2), stages{}, time.Time{},
+		},
 		{"M24: leaves out a Machine that is being deleted", rolling(deleting(outdated("a")), updated("new", true, at(1))), at(2), stages{}, time.Time{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -134,7 +161,10 @@ func TestOf(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(at(minutes))}
 	}
 	machine := func(conditions ...metav1.Condition) clusterv1.Machine {
-		return clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(began)}, Status: clusterv1.MachineStatus{Conditions: conditions, NodeRef: clusterv1.MachineNodeReference{Name: "n"}}}
+		return clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{Name: "m", CreationTimestamp: metav1.NewTime(began)},
+			Status:     clusterv1.MachineStatus{Conditions: conditions, NodeRef: clusterv1.MachineNodeReference{Name: "n"}},
+		}
 	}
 	available := condition(clusterv1.MachineAvailableCondition, "True", "Available", 5)
 	for _, test := range []struct {
@@ -142,10 +172,19 @@ func TestOf(t *testing.T) {
 		machine clusterv1.Machine
 		want    rollout.Machine
 	}{
-		{"M24: reads from condition UpToDate which Machines are outdated", machine(condition("UpToDate", "False", clusterv1.MachineNotUpToDateReason, 3), available), rollout.Machine{Outdated: true, Available: true, LastProgress: at(3)}},
-		{"M24: does not count a Machine that is updated in place as outdated", machine(condition("UpToDate", "False", clusterv1.MachineUpToDateUpdatingReason, 3)), rollout.Machine{LastProgress: at(3)}},
+		{
+			"M24: reads from condition UpToDate which Machines are outdated", machine(condition("UpToDate", "False", clusterv1.MachineNotUpToDateReason, 3), available),
+			rollout.Machine{Outdated: true, Available: true, LastProgress: at(3)},
+		},
+		{
+			"M24: does not count a Machine that is updated in place as outdated",
+			machine(condition("UpToDate", "False", clusterv1.MachineUpToDateUpdatingReason, 3)), rollout.Machine{LastProgress: at(3)},
+		},
 		{"M24: does not count a Machine without conditions as outdated", machine(), rollout.Machine{LastProgress: began}},
-		{"M24: counts an updated Machine that becomes available as progress", machine(condition("UpToDate", "True", "UpToDate", 0), available), rollout.Machine{Available: true, LastProgress: at(5)}},
+		{
+			"M24: counts an updated Machine that becomes available as progress",
+			machine(condition("UpToDate", "True", "UpToDate", 0), available), rollout.Machine{Available: true, LastProgress: at(5)},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := rollout.Observe(&clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, []clusterv1.Machine{test.machine},

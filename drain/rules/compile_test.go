@@ -137,19 +137,28 @@ func TestCompileProblems(t *testing.T) {
 	}{
 		{"M6: an invalid Pod selector of a rule that selects the Machine",
 			input(mdr("a", skip), mdr("b", skip, pods(brokenSelector(), nil))), []string{"machine-drain-rule/b"}, `pods[0].selector is invalid: "Resembles"`},
-		{"M6: an invalid Namespace selector", input(mdr("b", skip, pods(nil, all()), pods(nil, brokenSelector()))), []string{"machine-drain-rule/b"}, "pods[1].namespaceSelector"},
+		{
+			"M6: an invalid Namespace selector", input(mdr("b", skip, pods(nil, all()), pods(nil, brokenSelector()))), []string{"machine-drain-rule/b"},
+			"pods[1].namespaceSelector",
+		},
 		{"M6: an invalid rule for other Machines", input(mdr("b", skip, machines(windows, nil), pods(brokenSelector(), nil))), nil, ""},
 		{"M6: an invalid rule of another Namespace", input(mdr("b", "?", inNamespace("other"))), nil, ""},
 		{"M6: a machine selector that can't be read may select", input(mdr("b", skip, machines(brokenSelector(), nil))), []string{"machine-drain-rule/b"},
 			"it may select this Machine: spec.machines[0].selector"},
-		{"M6: a cluster selector that can't be read may select", input(mdr("b", skip, machines(linux, brokenSelector()))), []string{"machine-drain-rule/b"}, "spec.machines[0].clusterSelector"},
+		{
+			"M6: a cluster selector that can't be read may select",
+			input(mdr("b", skip, machines(linux, brokenSelector()))), []string{"machine-drain-rule/b"}, "spec.machines[0].clusterSelector",
+		},
 		{"M6: a machine selector that can't be read, in an entry for other Machines", input(mdr("b", skip, machines(windows, brokenSelector()))), nil, ""},
 		{"M6: a machine selector that can't be read, beside one that selects", input(mdr("b", skip, machines(brokenSelector(), nil), machines(linux, nil))), nil, ""},
 		{"M6: an unknown behavior", input(mdr("b", "Shove")), []string{"machine-drain-rule/b"}, `behavior "Shove" is unknown`},
 		{"M6: more entries than a rule holds", input(mdr("b", skip, manyPods)), []string{"machine-drain-rule/b"}, "33 entries"},
 		{"M6: a name that doesn't fit", input(mdr(strings.Repeat("x", 400), skip)), []string{"machine-drain-rule/" + strings.Repeat("x", 400)}, "longer"},
 		{"M6: as many rules as a NodeMaintenance holds", input(many(251)...), nil, ""},
-		{"M6: more rules than a NodeMaintenance holds", input(many(252)...), []string{"too-many-rules"}, "257 drain rules apply to this Machine, 5 of them built in; a NodeMaintenance can contain 256"},
+		{
+			"M6: more rules than a NodeMaintenance holds",
+			input(many(252)...), []string{"too-many-rules"}, "257 drain rules apply to this Machine, 5 of them built in; a NodeMaintenance can contain 256",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			compiled := rules.Compile(test.in)

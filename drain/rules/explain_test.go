@@ -32,7 +32,10 @@ func TestExplain(t *testing.T) {
 		want []result
 	}{
 		"names the part of each rule that decides": {
-			pod: rules.Pod{Labels: map[string]string{"app": "web"}, NamespaceKnown: true, NamespaceLabels: map[string]string{"app": "x"}, Type: v1alpha1.PodTypeDefault, TypeKnown: true},
+			pod: rules.Pod{
+				Labels: map[string]string{"app": "web"}, NamespaceKnown: true, NamespaceLabels: map[string]string{"app": "x"}, Type: v1alpha1.PodTypeDefault,
+				TypeKnown: true,
+			},
 			want: []result{
 				{rule: "static-pods", why: "podType is Static; the Pod is Default"},
 				{rule: "daemonset-pods", why: "podType is DaemonSet; the Pod is Default"},

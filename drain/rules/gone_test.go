@@ -58,7 +58,10 @@ func TestStaySkipped(t *testing.T) {
 		want           bool
 	}{
 		{"no MachineDrainRule skips Pods", []v1alpha1.DrainRule{builtIn, a, c}, nil, "machine-drain-rule/a", true},
-		{"the rule that skips Pods is unchanged, and a later one is invalid", []v1alpha1.DrainRule{builtIn, a, b, c}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/c", true},
+		{
+			"the rule that skips Pods is unchanged, and a later one is invalid",
+			[]v1alpha1.DrainRule{builtIn, a, b, c}, []v1alpha1.DrainRule{a, b}, "machine-drain-rule/c", true,
+		},
 		{"there are too many rules", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{builtIn, a, b, c}, rules.RuleTooManyRules, true},
 		{"the rule that skips Pods is beyond the limit", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{builtIn, a}, rules.RuleTooLarge, false},
 		{"the rule that skips Pods is gone", []v1alpha1.DrainRule{a, b}, []v1alpha1.DrainRule{a}, "machine-drain-rule/c", false},

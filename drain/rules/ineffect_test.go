@@ -28,7 +28,10 @@ func TestInEffect(t *testing.T) {
 		want   []string
 	}{
 		{"R45: labels are honored without any rule", v1alpha1.DrainLabelPolicyHonor, nil, []string{"drain-label-skip", "drain-label-wait-completed"}},
-		{"R45: labels are honored in a NodeMaintenance of an older version", "", []v1alpha1.DrainRule{first}, []string{"drain-label-skip", "drain-label-wait-completed", "first"}},
+		{
+			"R45: labels are honored in a NodeMaintenance of an older version",
+			"", []v1alpha1.DrainRule{first}, []string{"drain-label-skip", "drain-label-wait-completed", "first"},
+		},
 		{"R45: Ignore leaves labels to the rules", v1alpha1.DrainLabelPolicyIgnore, []v1alpha1.DrainRule{first}, []string{"first"}},
 		{
 			"R45: a rule of that name replaces the built-in one", v1alpha1.DrainLabelPolicyHonor,
@@ -48,10 +51,12 @@ func TestInEffect(t *testing.T) {
 		pod  rules.Pod
 		want v1alpha1.DrainBehavior
 	}{
-		"R45: a label takes precedence over the rules":                              {pod(labels{clusterv1.PodDrainLabel: "skip"}), "Skip"},
-		"R45: wait-completed":                                                       {pod(labels{clusterv1.PodDrainLabel: "Wait-Completed"}), "WaitCompleted"},
-		"R45: does not wait for a Pod of a DaemonSet with the label wait-completed": {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")), "Skip"},
-		"R45: does not wait for a static Pod with the label wait-completed":         {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("Static")), "Drain"},
+		"R45: a label takes precedence over the rules": {pod(labels{clusterv1.PodDrainLabel: "skip"}), "Skip"},
+		"R45: wait-completed":                          {pod(labels{clusterv1.PodDrainLabel: "Wait-Completed"}), "WaitCompleted"},
+		"R45: does not wait for a Pod of a DaemonSet with the label wait-completed": {
+			pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")), "Skip",
+		},
+		"R45: does not wait for a static Pod with the label wait-completed": {pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("Static")), "Drain"},
 		"R45: no label": {pod(nil), "Drain"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +70,8 @@ func TestInEffect(t *testing.T) {
 func TestUnknownDrainLabel(t *testing.T) {
 	m := &v1alpha1.NodeMaintenance{}
 	m.Name = "kernel"
-	const want = `Label cluster.x-k8s.io/drain has the unknown value "skipp", so it does not protect the Pod from NodeMaintenance kernel. Valid values are skip and wait-completed.`
+	const want = `Label cluster.x-k8s.io/drain has the unknown value "skipp", so it does not protect the Pod from NodeMaintenance kernel. ` +
+		`Valid values are skip and wait-completed.`
 	if got := rules.UnknownDrainLabel(m, labels{clusterv1.PodDrainLabel: "skipp"}); got != want {
 		t.Errorf("M2: got %s", got)
 	}
@@ -94,10 +100,18 @@ func TestSkippedTypes(t *testing.T) {
 		{"R47: no rule skips no type", nil, nil},
 		{"R47: a rule for all Pods of a type", []v1alpha1.DrainRule{rule("Skip", entry{PodType: "Static"}, daemonSets)}, []v1alpha1.PodType{"DaemonSet", "Static"}},
 		{"R47: a rule for some Pods of a type", []v1alpha1.DrainRule{
-			rule("Skip", entry{PodType: "DaemonSet", Selector: matching("app", "x")}, entry{PodType: "DaemonSet", DrainLabel: "Skip"}, entry{NamespaceSelector: matching("a", "b")}),
+			rule("Skip", entry{PodType: "DaemonSet", Selector: matching("app", "x")}, entry{PodType: "DaemonSet", DrainLabel: "Skip"}, entry{
+				NamespaceSelector: matching("a", "b"),
+			}),
 		}, nil},
-		{"R47: a rule for some Pods before the one for all", []v1alpha1.DrainRule{rule("Drain", entry{PodType: "DaemonSet", Selector: matching("app", "x")}), rule("Skip", daemonSets)}, []v1alpha1.PodType{"DaemonSet"}},
-		{"R47: the first rule for all Pods of a type counts", []v1alpha1.DrainRule{rule("Drain", daemonSets), rule("Skip", everything)}, []v1alpha1.PodType{"Default", "Static"}},
+		{
+			"R47: a rule for some Pods before the one for all",
+			[]v1alpha1.DrainRule{rule("Drain", entry{PodType: "DaemonSet", Selector: matching("app", "x")}), rule("Skip", daemonSets)}, []v1alpha1.PodType{"DaemonSet"},
+		},
+		{
+			"R47: the first rule for all Pods of a type counts",
+			[]v1alpha1.DrainRule{rule("Drain", daemonSets), rule("Skip", everything)}, []v1alpha1.PodType{"Default", "Static"},
+		},
 		{"R47: a rule without entries", []v1alpha1.DrainRule{rule("Skip")}, []v1alpha1.PodType{"Default", "DaemonSet", "Static"}},
 		{"R47: a rule that can't be parsed", []v1alpha1.DrainRule{rule("Shove"), rule("Skip", entry{Selector: brokenSelector()}, entry{PodType: "Odd"})}, nil},
 		{"R47: compiled rules skip DaemonSets and static Pods", rules.Compile(input()).Rules, []v1alpha1.PodType{"DaemonSet", "Static"}},

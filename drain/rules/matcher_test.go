@@ -34,9 +34,15 @@ func TestDecide(t *testing.T) {
 		want says
 	}{
 		{"M1: no rule matches: Drain, order 0", nil, pod(nil), undisturbed},
-		{"M1: static beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(skipLabel, ofType("Static")), says{"Skip", 0, "static-pods", "rule static-pods"}},
-		{"M1: DaemonSet beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")),
-			says{"Skip", 0, "daemonset-pods", "rule daemonset-pods"}},
+		{
+			"M1: static beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(skipLabel, ofType("Static")),
+			says{"Skip", 0, "static-pods", "rule static-pods"},
+		},
+		{
+			"M1: DaemonSet beats label and rule", []clusterv1.MachineDrainRule{mdr("a", drain)},
+			pod(labels{clusterv1.PodDrainLabel: "wait-completed"}, ofType("DaemonSet")),
+			says{"Skip", 0, "daemonset-pods", "rule daemonset-pods"},
+		},
 		{"M1: the node agent is skipped", []clusterv1.MachineDrainRule{mdr("a", drain)},
 			pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}, inNamespaceLabelled(labels{"kubernetes.io/metadata.name": "capnm-system"})),
 			says{"Skip", 0, "node-agent", "rule node-agent"}},
@@ -45,22 +51,52 @@ func TestDecide(t *testing.T) {
 			says{"Skip", 0, "drain-label-skip", "label cluster.x-k8s.io/drain: skip"}},
 		{"M2: wait-completed in any spelling", nil, pod(labels{clusterv1.PodDrainLabel: "WaitCompleted"}),
 			says{"WaitCompleted", 0, "drain-label-wait-completed", "label cluster.x-k8s.io/drain: wait-completed"}},
-		{"M2: an unknown value counts as no label", []clusterv1.MachineDrainRule{mdr("a", drain, order(5))}, pod(labels{clusterv1.PodDrainLabel: "please-not"}), ruled("Drain", 5, "a")},
+		{
+			"M2: an unknown value counts as no label",
+			[]clusterv1.MachineDrainRule{mdr("a", drain, order(5))}, pod(labels{clusterv1.PodDrainLabel: "please-not"}), ruled("Drain", 5, "a"),
+		},
 		{"M3: the first match by name decides", []clusterv1.MachineDrainRule{mdr("b", skip), mdr("a", drain, order(2))}, pod(nil), ruled("Drain", 2, "a")},
-		{"M3: skips a rule that does not match", []clusterv1.MachineDrainRule{mdr("a", drain, order(2), pods(db, nil)), mdr("b", skip)}, pod(nil), ruled("Skip", 0, "b")},
-		{"M3: entries are alternatives", []clusterv1.MachineDrainRule{mdr("a", skip, pods(matching("app", "web"), nil), pods(db, nil))}, pod(asDB), ruled("Skip", 0, "a")},
+		{
+			"M3: skips a rule that does not match", []clusterv1.MachineDrainRule{mdr("a", drain, order(2), pods(db, nil)), mdr("b", skip)}, pod(nil),
+			ruled("Skip", 0, "b"),
+		},
+		{
+			"M3: entries are alternatives", []clusterv1.MachineDrainRule{mdr("a", skip, pods(matching("app", "web"), nil), pods(db, nil))}, pod(asDB),
+			ruled("Skip", 0, "a"),
+		},
 		{"M3: both selectors must match", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(asDB), undisturbed},
-		{"M3: namespaces are selected by their labels", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(asDB, inNamespaceLabelled(labels{"team": "x"})), ruled("Skip", 0, "a")},
+		{
+			"M3: namespaces are selected by their labels",
+			[]clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(asDB, inNamespaceLabelled(labels{"team": "x"})), ruled("Skip", 0, "a"),
+		},
 		{"M3: empty selectors select all", []clusterv1.MachineDrainRule{mdr("a", skip, pods(all(), all()))}, pod(nil), ruled("Skip", 0, "a")},
 		{"M3: the lowest order", []clusterv1.MachineDrainRule{mdr("a", drain, order(-2147483648))}, pod(nil), ruled("Drain", -2147483648, "a")},
 		{"M3: no order is 0", []clusterv1.MachineDrainRule{mdr("a", drain)}, pod(nil), ruled("Drain", 0, "a")},
-		{"M5: WaitCompleted has order 0, whatever is written", []clusterv1.MachineDrainRule{mdr("a", waitCompleted, order(9))}, pod(nil), ruled("WaitCompleted", 0, "a")},
-		{"M6: decides without the labels of a Namespace if no rule selects by them", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, all()))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
-		{"M6: decides without the labels of the Namespace if the podSelector does not match", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(nil, namespaceUnknown), undisturbed},
-		{"M6: decides without the labels of the Namespace if an earlier rule matches", []clusterv1.MachineDrainRule{mdr("a", skip, pods(db, nil)), mdr("b", skip, pods(nil, teamX))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
-		{"M6: decides without the labels of the Namespace if another entry of the rule matches", []clusterv1.MachineDrainRule{mdr("a", skip, pods(nil, teamX), pods(db, nil))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a")},
+		{
+			"M5: WaitCompleted has order 0, whatever is written",
+			[]clusterv1.MachineDrainRule{mdr("a", waitCompleted, order(9))}, pod(nil), ruled("WaitCompleted", 0, "a"),
+		},
+		{
+			"M6: decides without the labels of a Namespace if no rule selects by them",
+			[]clusterv1.MachineDrainRule{mdr("a", skip, pods(db, all()))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a"),
+		},
+		{
+			"M6: decides without the labels of the Namespace if the podSelector does not match",
+			[]clusterv1.MachineDrainRule{mdr("a", skip, pods(db, teamX))}, pod(nil, namespaceUnknown), undisturbed,
+		},
+		{
+			"M6: decides without the labels of the Namespace if an earlier rule matches",
+			[]clusterv1.MachineDrainRule{mdr("a", skip, pods(db, nil)), mdr("b", skip, pods(nil, teamX))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a"),
+		},
+		{
+			"M6: decides without the labels of the Namespace if another entry of the rule matches",
+			[]clusterv1.MachineDrainRule{mdr("a", skip, pods(nil, teamX), pods(db, nil))}, pod(asDB, namespaceUnknown), ruled("Skip", 0, "a"),
+		},
 		{"M8: a finished pod has the verdict of its rule", []clusterv1.MachineDrainRule{mdr("a", waitCompleted)}, pod(nil, finished), ruled("WaitCompleted", 0, "a")},
-		{"M8: decides for a finished Pod without knowing its DaemonSet", nil, pod(nil, typeUnknown, finished), says{"Skip", 0, "daemonset-pods", "the Pod has finished"}},
+		{
+			"M8: decides for a finished Pod without knowing its DaemonSet",
+			nil, pod(nil, typeUnknown, finished), says{"Skip", 0, "daemonset-pods", "the Pod has finished"},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			compiled := rules.Compile(input(test.mdrs...))
@@ -87,27 +123,62 @@ func TestUndecided(t *testing.T) {
 		pod   rules.Pod
 		want  string // empty: decided
 	}{
-		{"M6: does not decide without the labels of the Namespace", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
-			`cannot evaluate rule r: the labels of Namespace "default" are not known yet`},
-		{"M6: does not decide a rule for Pods of DaemonSets while the DaemonSet is not known", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "DaemonSet"})}, pod(nil, typeUnknown),
-			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet"},
-		{"M6: does not decide a rule for ordinary Pods while the DaemonSet is not known", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Default"})}, pod(nil, typeUnknown),
-			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet"},
+		{
+			"M6: does not decide without the labels of the Namespace",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
+			`cannot evaluate rule r: the labels of Namespace "default" are not known yet`,
+		},
+		{
+			"M6: does not decide a rule for Pods of DaemonSets while the DaemonSet is not known",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "DaemonSet"})}, pod(nil, typeUnknown),
+			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet",
+		},
+		{
+			"M6: does not decide a rule for ordinary Pods while the DaemonSet is not known",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Default"})}, pod(nil, typeUnknown),
+			"cannot evaluate rule r: whether the DaemonSet of the Pod exists is not known yet",
+		},
 		{"R22: a Pod whose DaemonSet is not known is not static", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static"})}, pod(nil, typeUnknown), ""},
 		{"M6: an invalid selector", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil),
 			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`},
-		{"M6: an invalid key of matchLabels, which the API server accepts", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: matching("not a key", "x")})}, pod(nil),
-			`cannot evaluate rule r: the selector is invalid: key: Invalid value: "not a key": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`},
-		{"M6: an invalid selector does not affect Pods that an earlier rule matches", []v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), ""},
-		{"M6: an invalid selector does not affect Pods that another part of the entry excludes", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), ""},
-		{"M6: decides without a rule if the next matching rule has the same behavior and order", []v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), ""},
-		{"M6: decides without a rule that has the default behavior", []v1alpha1.DrainRule{rule("r", "Drain", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown), ""},
-		{"E62: an invalid selector beside unknown labels of the Namespace", []v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector(), NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
-			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`},
+		{
+			"M6: an invalid key of matchLabels, which the API server accepts",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: matching("not a key", "x")})}, pod(nil),
+			`cannot evaluate rule r: the selector is invalid: key: Invalid value: "not a key": name part must consist of ` +
+				`alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. ` +
+				`'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
+		},
+		{
+			"M6: an invalid selector does not affect Pods that an earlier rule matches",
+			[]v1alpha1.DrainRule{rule("q", "Drain"), rule("r", "Skip", entry{Selector: brokenSelector()})}, pod(nil), "",
+		},
+		{
+			"M6: an invalid selector does not affect Pods that another part of the entry excludes",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Static", Selector: brokenSelector()})}, pod(nil), "",
+		},
+		{
+			"M6: decides without a rule if the next matching rule has the same behavior and order",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{NamespaceSelector: matching("team", "x")}), rule("s", "Skip")}, pod(nil, namespaceUnknown), "",
+		},
+		{
+			"M6: decides without a rule that has the default behavior",
+			[]v1alpha1.DrainRule{rule("r", "Drain", entry{NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown), "",
+		},
+		{
+			"E62: an invalid selector beside unknown labels of the Namespace",
+			[]v1alpha1.DrainRule{rule("r", "Skip", entry{Selector: brokenSelector(), NamespaceSelector: matching("team", "x")})}, pod(nil, namespaceUnknown),
+			`cannot evaluate rule r: the selector is invalid: "Resembles" is not a valid label selector operator`,
+		},
 		{"M6: an unknown behavior", []v1alpha1.DrainRule{rule("r", "Shove")}, pod(nil), `cannot evaluate rule r: behavior "Shove" is unknown`},
-		{"M6: an unknown behavior does not affect Pods that the rule does not match", []v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), ""},
+		{
+			"M6: an unknown behavior does not affect Pods that the rule does not match",
+			[]v1alpha1.DrainRule{rule("r", "Shove", entry{Selector: matching("a", "x")})}, pod(nil), "",
+		},
 		{"M6: an unknown podType", []v1alpha1.DrainRule{rule("r", "Skip", entry{PodType: "Odd"})}, pod(nil), `cannot evaluate rule r: podType "Odd" is unknown`},
-		{"M6: an unknown drainLabel", []v1alpha1.DrainRule{rule("r", "Skip", entry{DrainLabel: "Drain"})}, pod(nil), `cannot evaluate rule r: drainLabel "Drain" is unknown`},
+		{
+			"M6: an unknown drainLabel", []v1alpha1.DrainRule{rule("r", "Skip", entry{DrainLabel: "Drain"})}, pod(nil),
+			`cannot evaluate rule r: drainLabel "Drain" is unknown`,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := rules.NewMatcher(test.rules).Decide(test.pod)
@@ -147,8 +218,10 @@ func TestSkips(t *testing.T) {
 		pod  rules.Pod
 		want bool
 	}{
-		"a Pod that a rule skips":                               {rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}}, true},
-		"a finished Pod that a rule skips":                      {rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}, Finished: true}, true},
+		"a Pod that a rule skips": {rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}}, true},
+		"a finished Pod that a rule skips": {
+			rules.Pod{NamespaceKnown: true, NamespaceLabels: map[string]string{"system": "true"}, Finished: true}, true,
+		},
 		"not a Pod that no rule skips":                          {rules.Pod{NamespaceKnown: true}, false},
 		"not a Pod for which the rules cannot be evaluated":     {rules.Pod{}, false},
 		"not a finished Pod for which they cannot be evaluated": {rules.Pod{Finished: true}, false},

@@ -109,9 +109,12 @@ func TestSkipLabelBeatsAnyRule(t *testing.T) {
 
 func FuzzMatcherDecide(f *testing.F) {
 	f.Add([]byte(`[{"name":"a","behavior":"Skip","pods":[{"selector":{"matchLabels":{"app":"db"}}}]}]`), []byte(`{"app":"db"}`), []byte(`{}`), true)
-	f.Add([]byte(`[{"name":"a","behavior":"Drain","order":-1,"pods":[{"podType":"DaemonSet","namespaceSelector":{"matchExpressions":[{"key":"x","operator":"In"}]}}]}]`), []byte(`{}`), []byte(`{"x":"y"}`), false)
-	f.Add([]byte(`[{"name":"a","behavior":"","order":7,"pods":[{"drainLabel":"Skip"},{}]},{"behavior":"WaitCompleted","order":7}]`), []byte(`{"cluster.x-k8s.io/drain":"sKip"}`), []byte(`null`), true)
-	f.Add([]byte(`[{"name":"\u00ff","behavior":"\u00ffDrain","pods":[{"selector":{"matchExpressions":[{"key":"//","operator":"Gt","values":["1e9"]}]}}]}]`), []byte(`{"//":"-"}`), []byte(`{}`), false)
+	f.Add([]byte(`[{"name":"a","behavior":"Drain","order":-1,"pods":[{"podType":"DaemonSet",`+
+		`"namespaceSelector":{"matchExpressions":[{"key":"x","operator":"In"}]}}]}]`), []byte(`{}`), []byte(`{"x":"y"}`), false)
+	f.Add([]byte(`[{"name":"a","behavior":"","order":7,"pods":[{"drainLabel":"Skip"},{}]},{"behavior":"WaitCompleted","order":7}]`),
+		[]byte(`{"cluster.x-k8s.io/drain":"sKip"}`), []byte(`null`), true)
+	f.Add([]byte(`[{"name":"\u00ff","behavior":"\u00ffDrain","pods":[{"selector":{"matchExpressions":[{"key":"//","operator":"Gt","values":["1e9"]}]}}]}]`),
+		[]byte(`{"//":"-"}`), []byte(`{}`), false)
 	f.Fuzz(func(t *testing.T, rulesJSON, labelsJSON, namespaceJSON []byte, known bool) {
 		var list []v1alpha1.DrainRule
 		var podLabels, namespaceLabels labels
@@ -119,7 +122,9 @@ func FuzzMatcherDecide(f *testing.F) {
 			return
 		}
 		matcher := rules.NewMatcher(list)
-		p := rules.Pod{Namespace: "n", Name: "p", Labels: podLabels, NamespaceLabels: namespaceLabels, NamespaceKnown: known, Type: v1alpha1.PodTypeDefault, TypeKnown: known}
+		p := rules.Pod{
+			Namespace: "n", Name: "p", Labels: podLabels, NamespaceLabels: namespaceLabels, NamespaceKnown: known, Type: v1alpha1.PodTypeDefault, TypeKnown: known,
+		}
 		got := matcher.Decide(p)
 		if (got.Behavior == "") != (got.Undecided != "") {
 			t.Errorf("behavior %q and undecided %q don't go together", got.Behavior, got.Undecided)

@@ -56,7 +56,9 @@ func TestReceivers(t *testing.T) {
 		{"E73: a webhook may name two other resources", receiving(ofPods, creating("", "pods", "nodes")), true},
 		{"E73: a webhook may be called for all operations, groups and versions of pods/eviction", receiving(rule{
 			Operations: []admissionregistrationv1.OperationType{"*"},
-			Rule:       admissionregistrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods/eviction"}, Scope: ptr.To(admissionregistrationv1.AllScopes)},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods/eviction"}, Scope: ptr.To(admissionregistrationv1.AllScopes),
+			},
 		}), true},
 		{"E73: Gatekeeper names all resources and pods/eviction", receiving(creating("*", "*", "pods/ephemeralcontainers", "pods/exec", "pods/eviction")), false},
 		{"E73: Kyverno names the resources of its policies", receiving(ofPods, creating("", "pods", "services"), creating("apps", "deployments")), false},
@@ -64,8 +66,16 @@ func TestReceivers(t *testing.T) {
 		{"E73: a webhook for everything in another rule", receiving(ofPods, creating("*", "*/*")), false},
 		{"E73: a webhook for Pods", receiving(creating("", "pods")), false},
 		{"E73: a webhook for evictions of another API group", receiving(creating("example.com", "pods/eviction")), false},
-		{"E73: a webhook for another version", receiving(rule{Operations: ofPods.Operations, Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v2"}, Resources: []string{"pods/eviction"}}}), false},
-		{"E73: a webhook for updates", receiving(rule{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update}, Rule: ofPods.Rule}), false},
+		{
+			"E73: a webhook for another version",
+			receiving(rule{
+				Operations: ofPods.Operations,
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v2"}, Resources: []string{"pods/eviction"}},
+			}), false,
+		},
+		{
+			"E73: a webhook for updates", receiving(rule{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update}, Rule: ofPods.Rule}), false,
+		},
 		{"E73: a webhook for cluster-scoped resources", receiving(rule{Operations: ofPods.Operations, Rule: admissionregistrationv1.Rule{
 			APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}, Scope: ptr.To(admissionregistrationv1.ClusterScope),
 		}}), false},
@@ -91,7 +101,8 @@ func TestReceivers(t *testing.T) {
 			for name, receivers := range map[string]signals.Receivers{
 				"validating": signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{validating}, nil),
 				"mutating":   signals.ReceiversOf(nil, []admissionregistrationv1.MutatingWebhookConfiguration{mutating}),
-				"both":       signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{validating}, []admissionregistrationv1.MutatingWebhookConfiguration{mutating}),
+				"both": signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{validating},
+					[]admissionregistrationv1.MutatingWebhookConfiguration{mutating}),
 			} {
 				if got := receivers.Of(map[string]string{"name": "shop"}, nil); !slices.Equal(got, want) {
 					t.Errorf("%s: got %v", name, got)
@@ -115,7 +126,10 @@ func TestNamedReceivers(t *testing.T) {
 		{"E73: a webhook for all evictions, if it is named", receiving(creating("", "*/eviction")), name, true},
 		{"E73: not if another one is named", receiving(creating("*", "*/*")), "other.example.com", false},
 		{"E73: the wildcard for all resources includes no subresources", receiving(creating("*", "*")), name, false},
-		{"E73: not if it is named and for other Namespaces", receiving(creating("*", "*/*")).with(func(w *webhook) { w.NamespaceSelector = selecting("name", "other") }), name, false},
+		{
+			"E73: not if it is named and for other Namespaces",
+			receiving(creating("*", "*/*")).with(func(w *webhook) { w.NamespaceSelector = selecting("name", "other") }), name, false,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			receivers := signals.ReceiversOf([]admissionregistrationv1.ValidatingWebhookConfiguration{{Webhooks: []webhook{test.webhook.webhook}}}, nil)
@@ -133,7 +147,10 @@ func TestMessage(t *testing.T) {
 		receivers []string
 		want      string
 	}{
-		{"E75: names the webhook", []string{"moves.example.com"}, waits + "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod"},
+		{
+			"E75: names the webhook", []string{"moves.example.com"},
+			waits + "; webhook moves.example.com receives the eviction requests of this Pod; its owner may move the Pod",
+		},
 		{"E75: names the webhooks", []string{"a", "b"}, waits + "; webhooks a, b receive the eviction requests of this Pod; their owners may move the Pod"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -176,13 +193,31 @@ func TestNext(t *testing.T) {
 		{"E74: signals again after 20 s", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(20*time.Second, "n/a")}, []signals.Pod{one}, signals.Interval},
 		{"E74: does not signal earlier", []signals.Pod{one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, nil, time.Second},
 		{"E74: signals one Pod of a budget at a time", []signals.Pod{one, two, three}, nil, []signals.Pod{one, two}, time.Second},
-		{"E74: the Pod that waits longest is next", []signals.Pod{one, three}, map[types.UID]signals.Sent{"1": ago(30*time.Second, "n/a"), "3": ago(40*time.Second, "n/a")}, []signals.Pod{three}, time.Second},
+		{
+			"E74: the Pod that waits longest is next",
+			[]signals.Pod{one, three}, map[types.UID]signals.Sent{"1": ago(30*time.Second, "n/a"), "3": ago(40*time.Second, "n/a")}, []signals.Pod{three}, time.Second,
+		},
 		{"E74: waits for the response about a Pod", []signals.Pod{one}, map[types.UID]signals.Sent{"1": unanswered}, nil, 0},
-		{"E74: waits for the response about another Pod of the budget", []signals.Pod{two, three}, map[types.UID]signals.Sent{"1": unanswered}, []signals.Pod{two}, time.Second},
-		{"E71: a Namespace that has got no signal lately is first", []signals.Pod{one, two, other}, map[types.UID]signals.Sent{"6": lately, "7": lately, "8": lately, "9": lately}, []signals.Pod{other}, time.Second},
-		{"E71: a webhook that hangs for a Namespace does not use up the signals of others", []signals.Pod{two, other}, map[types.UID]signals.Sent{"1": unanswered, "6": unansweredToo}, []signals.Pod{other}, time.Second},
-		{"E72: signals no Pod of a younger drain, since its budget may allow a disruption", []signals.Pod{younger, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, nil, time.Second},
-		{"E72: but if the budget never allows one", []signals.Pod{never, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, []signals.Pod{never}, time.Second},
+		{
+			"E74: waits for the response about another Pod of the budget",
+			[]signals.Pod{two, three}, map[types.UID]signals.Sent{"1": unanswered}, []signals.Pod{two}, time.Second,
+		},
+		{
+			"E71: a Namespace that has got no signal lately is first",
+			[]signals.Pod{one, two, other}, map[types.UID]signals.Sent{"6": lately, "7": lately, "8": lately, "9": lately}, []signals.Pod{other}, time.Second,
+		},
+		{
+			"E71: a webhook that hangs for a Namespace does not use up the signals of others",
+			[]signals.Pod{two, other}, map[types.UID]signals.Sent{"1": unanswered, "6": unansweredToo}, []signals.Pod{other}, time.Second,
+		},
+		{
+			"E72: signals no Pod of a younger drain, since its budget may allow a disruption",
+			[]signals.Pod{younger, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, nil, time.Second,
+		},
+		{
+			"E72: but if the budget never allows one",
+			[]signals.Pod{never, one}, map[types.UID]signals.Sent{"1": ago(19*time.Second, "n/a")}, []signals.Pod{never}, time.Second,
+		},
 		{
 			"E74: a webhook that hangs does not use up the evictions", []signals.Pod{one},
 			map[types.UID]signals.Sent{"2": {InFlight: true}, "3": {InFlight: true}, "4": {InFlight: true}, "5": {InFlight: true}}, nil, time.Second,

@@ -38,9 +38,14 @@ func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
 	for n := first; n < first+*s.Spec.Replicas; n++ {
 		name := fmt.Sprintf("db-%d", n)
 		pods = append(pods, corev1.Pod{
-			Spec:       corev1.PodSpec{NodeName: "node-of-" + name},
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour)), OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: s.UID, Controller: ptr.To(true)}}},
-			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(begin.Add(-time.Hour))}}},
+			Spec: corev1.PodSpec{NodeName: "node-of-" + name},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour)),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: s.UID, Controller: ptr.To(true)}},
+			},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+				Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(begin.Add(-time.Hour)),
+			}}},
 		})
 	}
 	return pods
@@ -167,20 +172,32 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 		{"E30: does not wait for a replica that was not ready before the drain", anyChange(unreadySince("db-2", begin.Add(-time.Second))), 0, nil},
 		{"E30: does not wait for a replica that was pending before the drain", anyChange(replacedAt("db-2", begin.Add(-time.Minute))), 0, nil},
 		{"E30: does not wait for a replica that was created in the second in which the drain began", anyChange(replacedAt("db-2", begin)), 0, nil},
-		{"E30: waits for a replica that was deleted in the second in which the drain began", anyChange(deletedAt("db-2", begin)), 3*time.Minute - 5*time.Second, []string{replica}},
+		{
+			"E30: waits for a replica that was deleted in the second in which the drain began",
+			anyChange(deletedAt("db-2", begin)), 3*time.Minute - 5*time.Second, []string{replica},
+		},
 		{"E30: does not wait for a replica that was deleted before the drain", anyChange(deletedAt("db-2", begin.Add(-time.Second))), 0, nil},
 		{"E30: waits 10 s for a replica that does not exist", anyChange(without("db-2")), 10 * time.Second, []string{missing}},
-		{"E30: waits 3 min for a replica that is not ready since the drain", anyChange(unreadySince("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
-		{"E30: waits 3 min for a replacement from its creation", anyChange(replacedAt("db-2", begin.Add(2*time.Second))), 3*time.Minute - 3*time.Second, []string{replica}},
+		{
+			"E30: waits 3 min for a replica that is not ready since the drain",
+			anyChange(unreadySince("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica},
+		},
+		{
+			"E30: waits 3 min for a replacement from its creation",
+			anyChange(replacedAt("db-2", begin.Add(2*time.Second))), 3*time.Minute - 3*time.Second, []string{replica},
+		},
 		{"E30: does not wait for a replacement that the scheduler reports as unschedulable", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second))), 0, nil},
 		{"E30: stops waiting for a replacement when the scheduler reports it as unschedulable", anyChange(func(o *statefulset.Observation) {
 			if replacedAt("db-2", begin.Add(2*time.Second))(o); o.Now.After(begin.Add(20 * time.Second)) {
 				unschedulableAt("db-2", begin.Add(2*time.Second))(o)
 			}
 		}), 16 * time.Second, []string{replica}},
-		{"E30: waits for a replacement for which the scheduler preempts other Pods", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second)), func(o *statefulset.Observation) {
-			o.Pods[2].Status.NominatedNodeName = "two"
-		}), 3*time.Minute - 3*time.Second, []string{replica}},
+		{
+			"E30: waits for a replacement for which the scheduler preempts other Pods",
+			anyChange(unschedulableAt("db-2", begin.Add(2*time.Second)), func(o *statefulset.Observation) {
+				o.Pods[2].Status.NominatedNodeName = "two"
+			}), 3*time.Minute - 3*time.Second, []string{replica},
+		},
 		{"E30: waits for a replacement that has scheduling gates", anyChange(unschedulableAt("db-2", begin.Add(2*time.Second)), func(o *statefulset.Observation) {
 			o.Pods[2].Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
 		}), 3*time.Minute - 3*time.Second, []string{replica}},
@@ -195,7 +212,10 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 		{"E30: waits 3 min for a replica that is being evicted", anyChange(func(o *statefulset.Observation) {
 			o.Evicting = map[types.UID]time.Time{"db-2": begin.Add(5 * time.Second)}
 		}), 3 * time.Minute, []string{replica}},
-		{"E30: waits 3 min for a replica that terminates, whatever its grace period", anyChange(deletedAt("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica}},
+		{
+			"E30: waits 3 min for a replica that terminates, whatever its grace period",
+			anyChange(deletedAt("db-2", begin.Add(5*time.Second))), 3 * time.Minute, []string{replica},
+		},
 		{"E30: waits 3 min for each of two replicas", anyChange(func(o *statefulset.Observation) {
 			o.Set = set(4)
 			o.Pods = podsOf(o.Set)
@@ -204,7 +224,10 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 				unreadySince("db-2", begin.Add(3*time.Minute+5*time.Second))(o)
 			}
 		}), 6 * time.Minute, []string{replica, replica}},
-		{"E30: a replica that alternates between ready and unready does not prolong the wait", anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica}},
+		{
+			"E30: a replica that alternates between ready and unready does not prolong the wait",
+			anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica},
+		},
 		{"E30: a readiness transition in the future does not prolong the wait", anyChange(unreadySince("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
 		{"E30: a deletion in the future does not prolong the wait", anyChange(deletedAt("db-2", begin.Add(year))), 3 * time.Minute, []string{replica}},
 		{"E30: keeps waiting for a replica that does not exist for a moment after its eviction", anyChange(func(o *statefulset.Observation) {
@@ -214,11 +237,27 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 				without("db-2")(o)
 			}
 		}), 3 * time.Minute, []string{replica}},
-		{"E30: does not wait for a missing replica while a lower ordinal is not ready", anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil},
-		{"E30: does not wait for a missing replica while the next Pod itself is not ready", anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil},
-		{"E30: waits for a replica that another drain may have evicted shortly before", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))), 3*time.Minute - 15*time.Second, []string{replica}},
-		{"E30: does not wait for a replica that was created before the other drain and is not ready", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil},
-		{"E30: does not wait for a replica that was created long before, while another drain was in progress", anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil},
+		{
+			"E30: does not wait for a missing replica while a lower ordinal is not ready",
+			anyChange(without("db-2"), unreadySince("db-0", begin.Add(-time.Hour))), 0, nil,
+		},
+		{
+			"E30: does not wait for a missing replica while the next Pod itself is not ready",
+			anyChange(without("db-2"), unreadySince("db-1", begin.Add(-time.Hour))), 0, nil,
+		},
+		{
+			"E30: waits for a replica that another drain may have evicted shortly before",
+			anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, replacedAt("db-2", begin.Add(-10*time.Second))),
+			3*time.Minute - 15*time.Second, []string{replica},
+		},
+		{
+			"E30: does not wait for a replica that was created before the other drain and is not ready",
+			anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Minute) }, unreadySince("db-2", begin.Add(-10*time.Second))), 0, nil,
+		},
+		{
+			"E30: does not wait for a replica that was created long before, while another drain was in progress",
+			anyChange(func(o *statefulset.Observation) { o.FirstDrain = begin.Add(-time.Hour) }, replacedAt("db-2", begin.Add(-31*time.Second))), 0, nil,
+		},
 		{"E30: the end of the other drain does not end the wait", anyChange(replacedAt("db-2", begin.Add(-10*time.Second)), func(o *statefulset.Observation) {
 			if o.FirstDrain = begin; o.Now.Before(begin.Add(time.Minute)) {
 				o.FirstDrain = begin.Add(-time.Minute)
@@ -333,15 +372,25 @@ func TestDecide(t *testing.T) {
 			o.Evicting = map[types.UID]time.Time{"db-2": begin}
 		}, nil},
 		{"E28: evicts a Pod that is not ready itself", set(3), []string{"db-1"}, unready("db-1"), []types.UID{"db-1"}},
-		{"E28: ignores a Pod with the name of a replica that the StatefulSet does not control", set(3), []string{"db-1"}, func(o *statefulset.Observation) { o.Pods[2].OwnerReferences = nil }, nil},
+		{
+			"E28: ignores a Pod with the name of a replica that the StatefulSet does not control",
+			set(3), []string{"db-1"}, func(o *statefulset.Observation) { o.Pods[2].OwnerReferences = nil }, nil,
+		},
 		{"E30: does not wait for Pods beyond the replicas of the StatefulSet", set(2), []string{"db-1"}, func(o *statefulset.Observation) {
 			o.Pods = append(o.Pods, podsOf(set(4))[2:]...)
 			for i := range o.Pods[2:] {
 				o.Pods[2+i].Status.Conditions = nil
 			}
 		}, []types.UID{"db-1"}},
-		{"E28: respects the first ordinal of the StatefulSet", set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"}},
-		{"E28: releases all Pods with podManagementPolicy Parallel", set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
+		{
+			"E28: respects the first ordinal of the StatefulSet",
+			set(2, func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5} }), []string{"db-5", "db-6"}, nil, []types.UID{"db-6"},
+		},
+		{
+			"E28: releases all Pods with podManagementPolicy Parallel",
+			set(3, func(s *appsv1.StatefulSet) { s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }), []string{"db-0", "db-1"}, without("db-2"),
+			[]types.UID{"db-0", "db-1"},
+		},
 		{"E28: releases all Pods with the update strategy OnDelete", set(3, func(s *appsv1.StatefulSet) {
 			s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
 		}), []string{"db-0", "db-1"}, without("db-2"), []types.UID{"db-0", "db-1"}},
@@ -386,7 +435,9 @@ func TestDecide(t *testing.T) {
 		}
 	})
 	t.Run("E28: reports a wait once, and progress again before the progress deadline expires", func(t *testing.T) {
-		o := statefulset.Observation{Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Evicting: map[types.UID]time.Time{"db-2": begin}, FirstDrain: begin, Now: begin}
+		o := statefulset.Observation{
+			Set: set(3), Pods: podsOf(set(3)), Waiting: waiting("db-0", "db-1"), Evicting: map[types.UID]time.Time{"db-2": begin}, FirstDrain: begin, Now: begin,
+		}
 		for _, report := range statefulset.Decide(o).Reports {
 			for i := range o.Waiting {
 				if o.Waiting[i].UID == report.Pod {

@@ -18,7 +18,9 @@ func pod(namespace, name string, labels map[string]string) *corev1.Pod {
 func TestHasEvacuator(t *testing.T) {
 	etcd := pod("kube-system", "etcd-n1", nil)
 	labeled := pod("kube-system", "kine-n1", map[string]string{"tier": "control-plane"})
-	byLabel := &v1alpha1.DrainRule{Name: "etcd", Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"component": "etcd"}}}}}
+	byLabel := &v1alpha1.DrainRule{
+		Name: "etcd", Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"component": "etcd"}}}},
+	}
 	byType := &v1alpha1.DrainRule{Name: "static", Pods: []v1alpha1.DrainRulePodSelector{{PodType: v1alpha1.PodTypeStatic}}}
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod

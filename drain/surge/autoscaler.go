@@ -52,7 +52,8 @@ func autoscalerRefusal(o Observation) (*autoscalingv2.HorizontalPodAutoscaler, R
 		return h, SeveralAutoscalers, "More than one HorizontalPodAutoscaler scales Deployment " + nameOf(o.Deployment)
 	}
 	if owner := metav1.GetControllerOfNoCopy(h); owner != nil {
-		return h, ForeignAutoscaler, "HorizontalPodAutoscaler " + h.Name + " is controlled by " + owner.Kind + " " + owner.Name + ", which would revert a change of minReplicas"
+		return h, ForeignAutoscaler, "HorizontalPodAutoscaler " + h.Name + " is controlled by " + owner.Kind + " " + owner.Name +
+			", which would revert a change of minReplicas"
 	}
 	if replicas(o.Deployment) >= h.Spec.MaxReplicas {
 		return h, AutoscalerAtMaximum, "HorizontalPodAutoscaler " + h.Name + " is at its maximum of " + text.Count(h.Spec.MaxReplicas, "replica")

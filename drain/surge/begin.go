@@ -134,7 +134,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		case !pod.isRequested():
 			reports = append(reports, refuse(pod, NotRequested, notRequested))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
-			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+text.Count(replicas(o.Deployment), "replica")))
+			reports = append(reports, refuse(pod, TooManyReplicas, "Surge policy IfSingleReplica does not apply: Deployment "+nameOf(o.Deployment)+" declares "+
+				text.Count(replicas(o.Deployment), "replica")))
 		case !pod.Ready:
 			reports = append(reports, refuse(pod, PodNotReady, "The Pod is not ready: its eviction does not reduce the available replicas"))
 		default:

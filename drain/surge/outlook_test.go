@@ -22,14 +22,23 @@ func TestOutlook(t *testing.T) {
 			surge.Outlook{Message: "Adding replicas before Pods are removed: Deployment shop/web is scaled from 1 to 2 replicas."}},
 		"a Deployment with several replicas": {deployed(3), v1alpha1.SurgeIfSingleReplica, nil,
 			surge.Outlook{Refusal: surge.TooManyReplicas, Message: "Surge policy IfSingleReplica does not apply: Deployment shop/web declares 3 replicas."}},
-		"a Deployment with unavailable replicas":          {deployed(1), v1alpha1.SurgeAlways, unavailable, surge.Outlook{Message: "Waiting for all replicas of the Deployment to become available."}},
+		"a Deployment with unavailable replicas": {
+			deployed(1), v1alpha1.SurgeAlways, unavailable, surge.Outlook{Message: "Waiting for all replicas of the Deployment to become available."},
+		},
 		"a Deployment whose last change was not observed": {deployed(1), v1alpha1.SurgeAlways, func(w *world) { w.deployment.Generation++ }, surge.Outlook{}},
-		"a Deployment that is deleted":                    {deployed(1), v1alpha1.SurgeAlways, func(w *world) { w.deployment = nil }, surge.Outlook{Refusal: surge.NoDeployment, Message: "The Deployment of the Pod does not exist."}},
+		"a Deployment that is deleted": {
+			deployed(1), v1alpha1.SurgeAlways, func(w *world) { w.deployment = nil },
+			surge.Outlook{Refusal: surge.NoDeployment, Message: "The Deployment of the Pod does not exist."},
+		},
 		"an autoscaler": {deployed(1).scaledBy(1, 3), v1alpha1.SurgeAlways, nil,
-			surge.Outlook{Message: "Adding replicas before Pods are removed: Deployment shop/web is scaled from 1 to 2 replicas by minReplicas of HorizontalPodAutoscaler web."}},
+			surge.Outlook{
+				Message: "Adding replicas before Pods are removed: Deployment shop/web is scaled from 1 to 2 replicas by minReplicas of HorizontalPodAutoscaler web.",
+			}},
 		"an invalid baseline": {deployed(1), v1alpha1.SurgeAlways, func(w *world) { w.deployment.Annotations = map[string]string{v1alpha1.SurgeAnnotation: "x"} },
 			surge.Outlook{Message: "Adding replicas before Pods are removed: Deployment shop/web is scaled from 1 to 2 replicas."}},
-		"no request": {deployed(1), v1alpha1.SurgeNever, nil, surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."}},
+		"no request": {
+			deployed(1), v1alpha1.SurgeNever, nil, surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."},
+		},
 	} {
 		t.Run("K30: what the evacuator does is known before it is active: "+name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -59,7 +59,9 @@ func TestPolicyFor(t *testing.T) {
 }
 
 func maintaining(node string, policy v1alpha1.SurgePolicy, stage v1alpha1.NodeMaintenanceStage) v1alpha1.NodeMaintenance {
-	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage, Evacuation: v1alpha1.EvacuationPolicy{SharedEvacuationPolicy: v1alpha1.SharedEvacuationPolicy{Surge: policy}}}}
+	m := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{
+		Stage: stage, Evacuation: v1alpha1.EvacuationPolicy{SharedEvacuationPolicy: v1alpha1.SharedEvacuationPolicy{Surge: policy}},
+	}}
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: node}}}
 	return m
 }

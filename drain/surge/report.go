@@ -96,7 +96,8 @@ func (s *surging) scalingMessage() string {
 	if s.b.Autoscaler != nil {
 		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
-	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas, text.Count(s.b.Surged, "replica"), by)
+	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas,
+		text.Count(s.b.Surged, "replica"), by)
 }
 
 // RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the surge.

@@ -188,24 +188,27 @@ func TestRestart(t *testing.T) {
 			r.observe()
 			r.step()
 		}, 1, surge.RestartReverted},
-		{"E79: refuses when another actor replaces the whole Deployment each time, with the same template until then", restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
-			t.Helper()
-			templates := map[string]bool{}
-			for range 40 {
-				d := r.step()
-				if d.Deployment != nil {
-					if templates[r.deployment.Spec.Template.Annotations[v1alpha1.RestartedAt]] = true; len(templates) > 1 {
-						t.Fatalf("the templates of the restarts differ: %v", templates)
+		{
+			"E79: refuses when another actor replaces the whole Deployment each time, with the same template until then",
+			restarted(1).drained(1, ago), func(t *testing.T, r *rolling) {
+				t.Helper()
+				templates := map[string]bool{}
+				for range 40 {
+					d := r.step()
+					if d.Deployment != nil {
+						if templates[r.deployment.Spec.Template.Annotations[v1alpha1.RestartedAt]] = true; len(templates) > 1 {
+							t.Fatalf("the templates of the restarts differ: %v", templates)
+						}
+						r.revert()
+						r.deployment.Labels = nil
 					}
-					r.revert()
-					r.deployment.Labels = nil
+					r.observe()
+					if d.RequeueAt.After(r.now) {
+						r.now = d.RequeueAt
+					}
 				}
-				r.observe()
-				if d.RequeueAt.After(r.now) {
-					r.now = d.RequeueAt
-				}
-			}
-		}, 29, surge.RestartReverted}, // one minute
+			}, 29, surge.RestartReverted,
+		}, // one minute
 		{"E79: begins when it could not be written for half a minute", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
 			r.step()
 			r.now = r.now.Add(30 * time.Second)

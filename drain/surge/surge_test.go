@@ -60,7 +60,10 @@ func TestRounds(t *testing.T) {
 		{"E24: replaces as many Pods at a time as an integer maxSurge", deployed(4, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
 		{"E24: adds no more replicas than Pods are removed", deployed(4, maxSurge("100%")).evacuated(1, v1alpha1.SurgeAlways), []int32{5}},
 		{"E24: replaces one Pod at a time with an invalid maxSurge", deployed(4, maxSurge("many")).evacuated(2, v1alpha1.SurgeAlways), []int32{5, 5}},
-		{"E26: adds no more replicas than the maxReplicas of the autoscaler", deployed(4, maxSurge("100%")).scaledBy(2, 6).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5}},
+		{
+			"E26: adds no more replicas than the maxReplicas of the autoscaler",
+			deployed(4, maxSurge("100%")).scaledBy(2, 6).evacuated(3, v1alpha1.SurgeAlways), []int32{6, 5},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			declared := *tc.world.deployment.Spec.Replicas
@@ -93,14 +96,26 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"E24: refuses two replicas with IfSingleReplica", deployed(2).evacuated(1, single), nil, surge.TooManyReplicas},
 		{"E24: refuses with policy Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotRequested},
-		{"E24: refuses with strategy Recreate", deployed(1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType }).evacuated(1, always), nil, surge.Recreated},
+		{
+			"E24: refuses with strategy Recreate",
+			deployed(1, func(d *appsv1.Deployment) { d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType }).evacuated(1, always), nil, surge.Recreated,
+		},
 		{"E24: refuses while the rollout is paused", deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, always), nil, surge.Paused},
-		{"E24: refuses while a rollout is in progress", deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing},
-		{"E24: refuses with a ReadWriteOnce claim", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)} }, surge.ExclusiveVolume},
+		{
+			"E24: refuses while a rollout is in progress",
+			deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing,
+		},
+		{
+			"E24: refuses with a ReadWriteOnce claim", deployed(1).evacuated(1, always),
+			func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)} }, surge.ExclusiveVolume,
+		},
 		{"E24: refuses with a ReadWriteOncePod claim", deployed(1).evacuated(1, always), func(w *world) {
 			w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOncePod)}
 		}, surge.ExclusiveVolume},
-		{"E24: refuses with a claim that does not exist", deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume},
+		{
+			"E24: refuses with a claim that does not exist",
+			deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume,
+		},
 		{"E24: refuses with an autoscaler at its maximum", deployed(3).scaledBy(1, 3).evacuated(1, always), nil, surge.AutoscalerAtMaximum},
 		{"E26: refuses with an autoscaler that has a controller", deployed(1).scaledBy(1, 3).evacuated(1, always), func(w *world) {
 			w.autoscaler.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web", Controller: ptr.To(true)}}
@@ -113,7 +128,10 @@ func TestRefusals(t *testing.T) {
 			w.now = w.now.Add(2 * time.Minute)
 		}, surge.Unavailable},
 		{"E25: refuses when the Deployment does not exist", deployed(1).evacuated(1, always), func(w *world) { w.deployment = nil }, surge.NoDeployment},
-		{"E25: refuses when the Deployment is being deleted", deployed(1).evacuated(1, always), func(w *world) { w.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment},
+		{
+			"E25: refuses when the Deployment is being deleted",
+			deployed(1).evacuated(1, always), func(w *world) { w.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.change != nil {
@@ -311,7 +329,8 @@ func TestRevert(t *testing.T) {
 		if !w.now.Equal(begin.Add(progressDeadline - 10*time.Second)) {
 			t.Errorf("it ends after %s", w.now.Sub(begin))
 		}
-		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || d.Event.Reason != surge.EventCanceled {
+		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 ||
+			d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
 		if d := w.step(); d.Deployment != nil {
@@ -415,7 +434,8 @@ func TestRolloutUndo(t *testing.T) {
 				w.scale(tc.scale)
 			}
 			d := w.step()
-			if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; labelled || *w.deployment.Spec.Replicas != tc.want || w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
+			if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; labelled || *w.deployment.Spec.Replicas != tc.want ||
+				w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
 				t.Errorf("got %+v", d)
 			}
 			if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
@@ -488,26 +508,27 @@ func TestAutoscaler(t *testing.T) {
 		{"when it scales up further, also if the drain is cancelled then", 5, 0, true},
 		{"below the recorded one", 1, 0, false},
 	} {
-		t.Run("E26, E77: keeps the number that the autoscaler or another actor sets "+tc.name+", and the deletion cost of Pods that stay is restored", func(t *testing.T) {
-			w := deployed(2, maxSurge("100%")).scaledBy(1, 9).evacuated(2, v1alpha1.SurgeAlways).returning()
-			w.scale(tc.to)
-			w.settle()
-			if tc.cancelled {
-				clear(w.evacuations)
-			}
-			w.now = w.now.Add(tc.after)
-			for range 2 {
-				w.step()
+		t.Run("E26, E77: keeps the number that the autoscaler or another actor sets "+tc.name+", and the deletion cost of Pods that stay is restored",
+			func(t *testing.T) {
+				w := deployed(2, maxSurge("100%")).scaledBy(1, 9).evacuated(2, v1alpha1.SurgeAlways).returning()
+				w.scale(tc.to)
 				w.settle()
-			}
-			if w.baseline() != nil || *w.deployment.Spec.Replicas != tc.to || w.marked() > 0 {
-				t.Errorf("%d replicas, %d Pods are marked: %v", *w.deployment.Spec.Replicas, w.marked(), w.deployment.Annotations)
-			}
-			w.run()
-			if len(w.evacuations) > 0 || len(w.refusals) > 0 || w.marked() > 0 {
-				t.Errorf("%d Evacuations remain, %v are refused, %d Pods are marked", len(w.evacuations), w.refusals, w.marked())
-			}
-		})
+				if tc.cancelled {
+					clear(w.evacuations)
+				}
+				w.now = w.now.Add(tc.after)
+				for range 2 {
+					w.step()
+					w.settle()
+				}
+				if w.baseline() != nil || *w.deployment.Spec.Replicas != tc.to || w.marked() > 0 {
+					t.Errorf("%d replicas, %d Pods are marked: %v", *w.deployment.Spec.Replicas, w.marked(), w.deployment.Annotations)
+				}
+				w.run()
+				if len(w.evacuations) > 0 || len(w.refusals) > 0 || w.marked() > 0 {
+					t.Errorf("%d Evacuations remain, %v are refused, %d Pods are marked", len(w.evacuations), w.refusals, w.marked())
+				}
+			})
 	}
 	t.Run("E26: restores an autoscaler without minReplicas", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
@@ -571,35 +592,36 @@ func TestSuspended(t *testing.T) { // M16
 			return deployed(2, maxSurge("100%")).scaledBy(2, 6).evacuated(2, v1alpha1.SurgeAlways)
 		}},
 	} {
-		t.Run("M16: nothing is written in any state of the surge of "+tc.name+" while one of its Machines is paused, and the surge continues afterwards", func(t *testing.T) {
-			for steps := range 12 {
-				w := tc.world()
-				paused := w.pods[0]
-				for range steps {
-					w.step()
-					w.settle()
+		t.Run("M16: nothing is written in any state of the surge of "+tc.name+" while one of its Machines is paused, and the surge continues afterwards",
+			func(t *testing.T) {
+				for steps := range 12 {
+					w := tc.world()
+					paused := w.pods[0]
+					for range steps {
+						w.step()
+						w.settle()
+					}
+					if e := w.evacuations[paused.UID]; e == nil || e.completed {
+						continue
+					}
+					suspend(w, true, paused)
+					d := surge.Decide(w.observed())
+					if began := w.baseline() != nil; began && writes(d) {
+						t.Fatalf("after %d steps: %+v", steps, d)
+					}
+					if !d.RequeueAt.After(w.now) {
+						t.Fatalf("after %d steps, it is decided again at %s", steps, d.RequeueAt)
+					}
+					if d.Deployment != nil && slices.Contains(w.baselineOf(d.Deployment), paused.UID) {
+						t.Fatalf("a surge begins for the Pod after %d steps", steps)
+					}
+					suspend(w, false, paused)
+					w.run()
+					if len(w.evacuations) > 0 || *w.deployment.Spec.Replicas != 2 {
+						t.Fatalf("after %d steps: %d Evacuations remain, %d replicas", steps, len(w.evacuations), *w.deployment.Spec.Replicas)
+					}
 				}
-				if e := w.evacuations[paused.UID]; e == nil || e.completed {
-					continue
-				}
-				suspend(w, true, paused)
-				d := surge.Decide(w.observed())
-				if began := w.baseline() != nil; began && writes(d) {
-					t.Fatalf("after %d steps: %+v", steps, d)
-				}
-				if !d.RequeueAt.After(w.now) {
-					t.Fatalf("after %d steps, it is decided again at %s", steps, d.RequeueAt)
-				}
-				if d.Deployment != nil && slices.Contains(w.baselineOf(d.Deployment), paused.UID) {
-					t.Fatalf("a surge begins for the Pod after %d steps", steps)
-				}
-				suspend(w, false, paused)
-				w.run()
-				if len(w.evacuations) > 0 || *w.deployment.Spec.Replicas != 2 {
-					t.Fatalf("after %d steps: %d Evacuations remain, %d replicas", steps, len(w.evacuations), *w.deployment.Spec.Replicas)
-				}
-			}
-		})
+			})
 	}
 	t.Run("M16: a surge of other Pods of the Deployment begins meanwhile", func(t *testing.T) {
 		w := deployed(4, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)

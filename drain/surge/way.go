@@ -149,7 +149,10 @@ func (w byAutoscaler) lower() Decision {
 	case w.raised() && w.b.Returning == nil:
 		b := *w.b
 		b.Returning = ptr.To(metav1.NewTime(w.Now.UTC()))
-		return Decision{Deployment: w.withBaseline(&b), Event: &Event{Reason: EventCompleted, Message: "Restoring the minReplicas of HorizontalPodAutoscaler " + w.b.Autoscaler.Name}}
+		return Decision{
+			Deployment: w.withBaseline(&b),
+			Event:      &Event{Reason: EventCompleted, Message: "Restoring the minReplicas of HorizontalPodAutoscaler " + w.b.Autoscaler.Name},
+		}
 	case w.raised():
 		return Decision{Autoscaler: restored(w.autoscaler)}
 	case w.b.Returning == nil, replicas(w.Deployment) <= w.b.Replicas: // never raised, or scaled back
@@ -160,11 +163,22 @@ func (w byAutoscaler) lower() Decision {
 	case number <= w.b.Surged && w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime: // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
 	case number == w.b.Surged:
-		return Decision{Deployment: w.scaledBack(), Event: &Event{Warning: true, Reason: EventCompleted, Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " + ReturnTime.String()}}
+		return Decision{
+			Deployment: w.scaledBack(), Event: &Event{
+				Warning: true, Reason: EventCompleted,
+				Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " +
+					ReturnTime.String(),
+			},
+		}
 	case len(w.Marked) > 0: // they are not deleted now
 		return Decision{Unmark: w.Marked}
 	}
-	return Decision{Deployment: w.withBaseline(nil), Event: &Event{Reason: EventCompleted, Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + ", or another actor, has set " + text.Count(number, "replica") + ": the Deployment keeps them"}}
+	return Decision{
+		Deployment: w.withBaseline(nil), Event: &Event{
+			Reason:  EventCompleted,
+			Message: "HorizontalPodAutoscaler " + w.b.Autoscaler.Name + ", or another actor, has set " + text.Count(number, "replica") + ": the Deployment keeps them",
+		},
+	}
 }
 
 func (w byAutoscaler) drop() Decision {

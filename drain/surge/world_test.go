@@ -246,7 +246,8 @@ func (w *world) replicate() {
 	}
 	for len(w.pods) > int(*w.deployment.Spec.Replicas) {
 		first := slices.MinFunc(w.pods, func(a, b *pod) int {
-			return cmp.Or(cmp.Compare(asInt(a.ready), asInt(b.ready)), -cmp.Compare(asInt(surge.Marked(&a.Pod)), asInt(surge.Marked(&b.Pod))), cmp.Compare(b.Name, a.Name))
+			return cmp.Or(cmp.Compare(asInt(a.ready), asInt(b.ready)), -cmp.Compare(asInt(surge.Marked(&a.Pod)), asInt(surge.Marked(&b.Pod))),
+				cmp.Compare(b.Name, a.Name))
 		})
 		w.remove(first.UID)
 	}

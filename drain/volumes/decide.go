@@ -72,7 +72,9 @@ func (d Decision) Count() int {
 // Decide returns which volumes of a Node must still detach. It asks for objects in at most three rounds: the PersistentVolumes of the
 // VolumeAttachments; if these do not explain all attached names, the claims of skipped Pods; and the PersistentVolumes of those claims.
 func Decide(o Observation) Decision {
-	d := &decider{observation: o, ignorable: claimsOfSkippedPods(o.Pods), waiting: map[Kind]sets.Set[string]{}, ignored: sets.New[string](), byUniqueName: map[string]Volume{}}
+	d := &decider{
+		observation: o, ignorable: claimsOfSkippedPods(o.Pods), waiting: map[Kind]sets.Set[string]{}, ignored: sets.New[string](), byUniqueName: map[string]Volume{},
+	}
 	for _, attachment := range o.Attachments {
 		d.addAttachment(attachment)
 	}

@@ -19,7 +19,9 @@ type waiting = map[volumes.Kind][]string
 
 func TestDecide(t *testing.T) {
 	iscsi := csi("lun", "legacy")
-	iscsi.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "10.0.0.1:3260", IQN: "iqn.a", Lun: 2}}
+	iscsi.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{
+		TargetPortal: "10.0.0.1:3260", IQN: "iqn.a", Lun: 2,
+	}}
 	lun := "kubernetes.io/iscsi/10.0.0.1:3260:iqn.a:2"
 	stolen := holding(csi("a", "theirs"))
 	stolen.claims[key("mine")] = "a"
@@ -63,8 +65,11 @@ func TestDecide(t *testing.T) {
 		{name: "M22: waits for a VolumeAttachment that names no PersistentVolume", cluster: holding(),
 			seen:    volumes.Observation{Attachments: []volumes.Attachment{{Name: "inline"}}},
 			waiting: waiting{volumes.Inline: {"inline"}}},
-		{name: "M22: waits for a VolumeAttachment whose PersistentVolume does not exist", cluster: holding(), seen: volumes.Observation{Attachments: []volumes.Attachment{{Name: "x", PersistentVolume: "gone"}}},
-			waiting: waiting{volumes.VolumeNotFound: {"x"}}, reads: 1},
+		{
+			name: "M22: waits for a VolumeAttachment whose PersistentVolume does not exist", cluster: holding(),
+			seen:    volumes.Observation{Attachments: []volumes.Attachment{{Name: "x", PersistentVolume: "gone"}}},
+			waiting: waiting{volumes.VolumeNotFound: {"x"}}, reads: 1,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, reads := tc.cluster.decide(t, tc.seen)
@@ -106,9 +111,16 @@ func TestUniqueNames(t *testing.T) {
 		source corev1.PersistentVolumeSource
 		want   string
 	}{
-		"M19: CSI":                   {corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: "vol-1"}}, "kubernetes.io/csi/ebs.csi.aws.com^vol-1"},
-		"M19: iSCSI":                 {corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "iqn"}}, "kubernetes.io/iscsi/p:iqn:0"},
-		"M19: FC":                    {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{TargetWWNs: []string{"a", "b"}, Lun: ptr.To[int32](1)}}, "kubernetes.io/fc/[a b]:1"},
+		"M19: CSI": {
+			corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: "vol-1"}},
+			"kubernetes.io/csi/ebs.csi.aws.com^vol-1",
+		},
+		"M19: iSCSI": {
+			corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "iqn"}}, "kubernetes.io/iscsi/p:iqn:0",
+		},
+		"M19: FC": {
+			corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{TargetWWNs: []string{"a", "b"}, Lun: ptr.To[int32](1)}}, "kubernetes.io/fc/[a b]:1",
+		},
 		"M19: FC with WWIDs":         {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{WWIDs: []string{"w"}}}, "kubernetes.io/fc/[w]"},
 		"M19: FC without names":      {corev1.PersistentVolumeSource{FC: &corev1.FCVolumeSource{}}, ""},
 		"M19: NFS is not attachable": {corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}, ""},
