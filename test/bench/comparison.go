@@ -19,9 +19,14 @@ var (
 	drainLoad   = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 1, maxUnavailable: 2, readyDelay: time.Second, deletionDelay: time.Second}
 	podsLoad    = load{nodes: 2, podsPerNode: 110, drained: 1, apps: 1, readyDelay: time.Second, deletionDelay: time.Second}
 	ordersLoad  = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 5, maxUnavailable: 2, ordered: true, readyDelay: time.Second, deletionDelay: time.Second}
-	volumesLoad = load{nodes: 10, podsPerNode: 20, drained: 1, apps: 4, maxUnavailable: 2, detachDelay: 3 * time.Second, readyDelay: time.Second, deletionDelay: time.Second}
+	volumesLoad = load{
+		nodes: 10, podsPerNode: 20, drained: 1, apps: 4, maxUnavailable: 2, detachDelay: 3 * time.Second, readyDelay: time.Second, deletionDelay: time.Second,
+	}
 	nodesLoad   = load{nodes: 20, podsPerNode: 20, drained: 10, apps: 4, maxUnavailable: 5, readyDelay: time.Second, deletionDelay: time.Second}
-	rolloutLoad = load{nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, maxSurge: intstr.FromString("25%"), readyDelay: time.Second, deletionDelay: time.Second}
+	rolloutLoad = load{
+		nodes: 20, podsPerNode: 20, drained: 20, apps: 4, maxUnavailable: 5, rollout: true, maxSurge: intstr.FromString("25%"), readyDelay: time.Second,
+		deletionDelay: time.Second,
+	}
 )
 
 // candidate is a participant of a comparison.

@@ -69,7 +69,9 @@ func (c *crowd) runPlainPods(ctx context.Context, group []tenant) error {
 }
 
 // runOnNodes creates objects of each tenant, and waits until their Pods run. Meanwhile the Nodes for drained Pods are unschedulable.
-func (c *crowd) runOnNodes(ctx context.Context, group []tenant, objectsOf func(tenant) []client.Object, running func(context.Context, tenant) (bool, error)) error {
+func (c *crowd) runOnNodes(ctx context.Context, group []tenant, objectsOf func(tenant) []client.Object,
+	running func(context.Context, tenant) (bool, error),
+) error {
 	if err := c.setLandings(ctx, true); err != nil {
 		return err
 	}
@@ -107,7 +109,9 @@ const appName = "web"
 func deploymentOf(t tenant, pods int) *appsv1.Deployment {
 	where := corev1.NodeSelectorRequirement{Key: tenants.Label, Operator: corev1.NodeSelectorOpIn, Values: []string{t.Name, landingLabel}}
 	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{where}}}},
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{where},
+		}}},
 	}}
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.Name, Name: appName},

@@ -77,7 +77,8 @@ func (a *arena) recreate(ctx context.Context) error {
 
 func (a *arena) removePods(ctx context.Context) error {
 	c := a.workload.Client
-	err := c.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(appNamespace), client.HasLabels{appLabel}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	err := c.DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(appNamespace), client.HasLabels{appLabel},
+		client.PropagationPolicy(metav1.DeletePropagationForeground))
 	if err != nil {
 		return errors.Wrap(err, "deleting the Deployments")
 	}

@@ -23,7 +23,9 @@ var (
 	capnmRolloutCandidate    = ourRollout("capnm", "this provider, outdated Nodes cordoned", v1alpha1.OutdatedNodesCordon)
 	announceRolloutCandidate = ourRollout("capnm-announce", "this provider, outdated Nodes announced", v1alpha1.OutdatedNodesAnnounce)
 	ignoreRolloutCandidate   = ourRollout("capnm-ignore", "this provider, outdated Nodes ignored", v1alpha1.OutdatedNodesIgnore)
-	capiRolloutCandidate     = rolloutBy(capiCandidate, "Cluster API's own drain", func(ctx context.Context, a *arena, t target) (span, error) { return a.rollOut(ctx, t, false) })
+	capiRolloutCandidate     = rolloutBy(capiCandidate, "Cluster API's own drain", func(ctx context.Context, a *arena, t target) (span, error) {
+		return a.rollOut(ctx, t, false)
+	})
 )
 
 // ourRollout returns a candidate with this policy for outdated Nodes.

@@ -26,12 +26,14 @@ type outcome interface {
 
 // scenarios lists all scenarios.
 var scenarios = []scenario{
-	compare("drain", "one Node whose Pods share a strict budget with Pods of other Nodes", drainLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
+	compare("drain", "one Node whose Pods share a strict budget with Pods of other Nodes", drainLoad, limitCandidate, capnmCandidate, kubectlCandidate,
+		capiCandidate),
 	compare("pods", "a full Node without budgets", podsLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("orders", "one Node with Pods of five drain orders", ordersLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("volumes", "one Node whose volumes have to be detached", volumesLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("nodes", "half of all Nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
-	compare("rollout", "a MachineDeployment replaces all its Nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate, capiRolloutCandidate),
+	compare("rollout", "a MachineDeployment replaces all its Nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate,
+		capiRolloutCandidate),
 	alone("burst", "all Machines of a cluster deleted at once", burstLoad, measureBurst),
 	alone("wide", "a NodeMaintenance over all Nodes, whose Machines are deleted, under budgets that allow nothing", wideLoad, measureWide),
 	atScale("fleet", "500 Clusters, idle and drained", "fleet"),

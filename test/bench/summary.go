@@ -15,7 +15,9 @@ import (
 )
 
 // allScenario runs all scenarios that do not contain each other. A scenario that fails does not end the run.
-var allScenario = scenario{name: "all", about: "all scenarios, summarized in one table", measure: func(ctx context.Context, _ scenario, o options) (all []outcome, err error) {
+var allScenario = scenario{name: "all", about: "all scenarios, summarized in one table", measure: func(
+	ctx context.Context, _ scenario, o options,
+) (all []outcome, err error) {
 	var failed []string
 	for _, s := range scenarios {
 		if slices.Contains([]string{"all", "summary", "smoke", "fleet", "idle", "restart"}, s.name) { // scale has the last three
@@ -39,7 +41,9 @@ var allScenario = scenario{name: "all", about: "all scenarios, summarized in one
 }}
 
 // summaryScenario runs nothing: it summarizes the results that earlier runs have saved.
-var summaryScenario = scenario{name: "summary", about: "a table of the saved results", measure: func(_ context.Context, _ scenario, o options) ([]outcome, error) {
+var summaryScenario = scenario{name: "summary", about: "a table of the saved results", measure: func(
+	_ context.Context, _ scenario, o options,
+) ([]outcome, error) {
 	return []outcome{&summary{dir: o.out, docs: o.docs}}, nil
 }}
 

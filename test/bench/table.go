@@ -44,7 +44,8 @@ func (r *result) tellResults(text *strings.Builder) {
 			fmt.Fprintf(rows, "%s\t0\tnot run\t\t\t\t\t\t\t\n", c.name)
 			continue
 		}
-		fmt.Fprintf(rows, "%s\t%d\t%.2f (%.2f to %.2f)\t%g\t%g\t%.2f\t%.2f\t%.2f\t%.1f\t%s\n", c.name, len(seconds), median(seconds), slices.Min(seconds), slices.Max(seconds),
+		fmt.Fprintf(rows, "%s\t%d\t%.2f (%.2f to %.2f)\t%g\t%g\t%.2f\t%.2f\t%.2f\t%.1f\t%s\n", c.name, len(seconds), median(seconds), slices.Min(seconds),
+			slices.Max(seconds),
 			median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Evictions) })),
 			median(values(r.Samples, c.name, func(s sample) float64 { return float64(s.Refused) })),
 			median(values(r.Samples, c.name, func(s sample) float64 { return s.EvictedPerPod })),

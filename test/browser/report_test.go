@@ -118,7 +118,8 @@ func TestReport(t *testing.T) {
 		return result
 	}
 	// Other programs of the machine don't count: the CPU time of the page does.
-	run(t, performance.Enable().WithTimeDomain(performance.EnableTimeDomainThreadTicks), network.Enable(), log.Enable(), chromedp.Navigate(address), chromedp.WaitVisible("#count"))
+	run(t, performance.Enable().WithTimeDomain(performance.EnableTimeDomainThreadTicks), network.Enable(), log.Enable(), chromedp.Navigate(address),
+		chromedp.WaitVisible("#count"))
 
 	t.Run("K27, K29: the page renders without errors, and runs no script of a name", func(t *testing.T) {
 		g := NewWithT(t)
@@ -174,7 +175,8 @@ func TestReport(t *testing.T) {
 		g := NewWithT(t)
 		for theme, back := range map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"} {
 			var picture []byte
-			run(t, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}), chromedp.CaptureScreenshot(&picture))
+			run(t, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}),
+				chromedp.CaptureScreenshot(&picture))
 			g.Expect(value(t, "getComputedStyle(document.body).backgroundColor")).To(Equal(back))
 			for _, element := range []string{"body", ".faint", "a", ".took"} {
 				g.Expect(value(t, fmt.Sprintf(contrast, element))).To(BeNumerically(">=", 4.5), "%s in the %s theme", element, theme)

@@ -281,7 +281,9 @@ func (r *run) nothingLeft(ctx context.Context) error {
 
 func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error {
 	for _, kind := range []client.Object{&appsv1.Deployment{}, &appsv1.StatefulSet{}, &appsv1.DaemonSet{}, &batchv1.Job{}, &corev1.Pod{}} {
-		options := []client.DeleteAllOfOption{client.InNamespace(r.namespace), labels, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground)}
+		options := []client.DeleteAllOfOption{
+			client.InNamespace(r.namespace), labels, client.GracePeriodSeconds(0), client.PropagationPolicy(metav1.DeletePropagationBackground),
+		}
 		if err := r.workload.Client.DeleteAllOf(ctx, kind, options...); err != nil {
 			return errors.Wrapf(err, "deleting the workload %v", labels)
 		}
@@ -357,7 +359,9 @@ func Leftovers(versions []Version) []string {
 				at("has taint " + v1alpha1.NoDaemonSetPodsTaint)
 			}
 		}
-		for _, annotation := range []string{v1alpha1.NodeOriginAnnotation, v1alpha1.ExcludedFromLoadBalancersAnnotation, v1alpha1.SurgeAnnotation, v1alpha1.DeletionCostAnnotation} {
+		for _, annotation := range []string{
+			v1alpha1.NodeOriginAnnotation, v1alpha1.ExcludedFromLoadBalancersAnnotation, v1alpha1.SurgeAnnotation, v1alpha1.DeletionCostAnnotation,
+		} {
 			if _, has := object.GetAnnotations()[annotation]; has {
 				at("has annotation " + annotation)
 			}

@@ -144,6 +144,7 @@ func playSchedule(t *testing.T, w *world, schedule Schedule) bool {
 	if err := os.WriteFile(file, []byte(report), 0o600); err != nil {
 		t.Log(err)
 	}
-	t.Logf("logs and audit logs are kept in log/ of %s, and the schedule in %s. To repeat the run: make test-chaos SEED=%d", strings.Join(dirs, " and "), file, schedule.Seed)
+	t.Logf("logs and audit logs are kept in log/ of %s, and the schedule in %s. To repeat the run: make test-chaos SEED=%d", strings.Join(dirs, " and "), file,
+		schedule.Seed)
 	return len(violations) > 0
 }

@@ -321,7 +321,8 @@ func stopNode(ctx context.Context, r *run, pick uint64) (heal, error) {
 	if err := r.workload.StopKubelet(ctx, node.GetName()); err != nil {
 		return undo, err
 	}
-	unknown := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":%q}]}}`, time.Now().UTC().Format(time.RFC3339))
+	unknown := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":%q}]}}`,
+		time.Now().UTC().Format(time.RFC3339))
 	err = r.workload.Client.Status().Patch(ctx, node, client.RawPatch(types.StrategicMergePatchType, unknown))
 	return undo, errors.Wrapf(err, "reporting Node %s as unreachable", node.GetName())
 }
@@ -473,7 +474,8 @@ func editLabel(ctx context.Context, r *run, pick uint64) (heal, error) {
 		return nil, err
 	}
 	set := func(ctx context.Context, value string) error {
-		return client.IgnoreNotFound(patch(ctx, r.workload.Client, object.DeepCopyObject().(client.Object), fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, object.GetUID(), clusterv1.PodDrainLabel, value)))
+		return client.IgnoreNotFound(patch(ctx, r.workload.Client, object.DeepCopyObject().(client.Object),
+			fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, object.GetUID(), clusterv1.PodDrainLabel, value)))
 	}
 	before, changed := "null", `"skip"`
 	if value, has := object.GetLabels()[clusterv1.PodDrainLabel]; has {

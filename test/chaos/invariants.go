@@ -211,7 +211,8 @@ func granted(budget timeline[*policyv1.PodDisruptionBudget], pod *corev1.Pod, un
 		before, after := budget[i-1].object.Status, state.object.Status
 		since, counted := after.DisruptedPods[pod.Name]
 		_, already := before.DisruptedPods[pod.Name] // after an eviction that was cut off
-		if counted && (!already || !since.Time.Equal(before.DisruptedPods[pod.Name].Time)) && before.DisruptionsAllowed > 0 && after.DisruptionsAllowed == before.DisruptionsAllowed-1 {
+		if counted && (!already || !since.Time.Equal(before.DisruptedPods[pod.Name].Time)) && before.DisruptionsAllowed > 0 &&
+			after.DisruptionsAllowed == before.DisruptionsAllowed-1 {
 			return true
 		}
 	}
@@ -407,7 +408,8 @@ func volumesDetached(h *History) []string {
 		}
 		for name, attachment := range attachments {
 			first, attached := attachment.at(from)
-			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != r.machine || h.uses(lives, r.machine, storage.VolumeOf(first), from, until) {
+			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != r.machine ||
+				h.uses(lives, r.machine, storage.VolumeOf(first), from, until) {
 				continue
 			}
 			found = append(found, fmt.Sprintf("%s: VolumeAttachment %s of PersistentVolume %s was there, and %s", r, name, storage.VolumeOf(first), why))
@@ -501,7 +503,8 @@ func nodesRestored(h *History) []string {
 			case has && !recorded:
 				cordonedBefore = i > 0 && versions[i-1].exists && versions[i-1].object.Spec.Unschedulable
 			case !has && recorded && version.object.Spec.Unschedulable != cordonedBefore:
-				found = append(found, fmt.Sprintf("Node %s was unschedulable=%t before its maintenance and unschedulable=%t after it (revision %d)", name, cordonedBefore, !cordonedBefore, version.revision))
+				found = append(found, fmt.Sprintf("Node %s was unschedulable=%t before its maintenance and unschedulable=%t after it (revision %d)", name, cordonedBefore,
+					!cordonedBefore, version.revision))
 			}
 			recorded = has
 		}
@@ -525,7 +528,8 @@ func surgesRestored(h *History) []string {
 			case !has && surging && declared >= 0 && replicas != declared:
 				found = append(found, fmt.Sprintf("Deployment %s had %d replicas before a surge and %d after it (revision %d)", name, declared, replicas, version.revision))
 			case !has && !surging && declared >= 0 && replicas != declared:
-				found = append(found, fmt.Sprintf("Deployment %s was scaled from %d to %d replicas without a record (revision %d)", name, declared, replicas, version.revision))
+				found = append(found, fmt.Sprintf("Deployment %s was scaled from %d to %d replicas without a record (revision %d)", name, declared, replicas,
+					version.revision))
 			}
 			if !has {
 				declared = replicas

@@ -304,7 +304,8 @@ func TestInvariants(t *testing.T) {
 		}, hookHeld},
 		{"M93: the wait for a turn limits the drain", func(s *story) {
 			waitForTurn(s, "n2")
-			s.later(45*time.Second).timeOut("n2", "Waiting for other Machines of Cluster default/c to be drained: 1 draining (maxParallelDrains allows 1), 0 waiting longer")
+			s.later(45*time.Second).timeOut("n2", "Waiting for other Machines of Cluster default/c to be drained: 1 draining "+
+				"(maxParallelDrains allows 1), 0 waiting longer")
 		}, hookHeld},
 		{"M92: the hook is removed a drain timeout after the deletion of the Machine, since the workload cluster was never reached", func(s *story) {
 			waitForTurn(s, "n2")

@@ -69,7 +69,8 @@ func NewApps(random *rand.Rand) []App {
 	for i := range 6 + random.IntN(4) {
 		app := App{
 			Kind: pick(random, kinds), Replicas: 1 + random.Int32N(6), Budget: pick(random, budgets), Protection: pick(random, protections), Order: pick(random, orders),
-			Ready: time.Duration(random.IntN(4)) * 500 * time.Millisecond, Deletion: time.Duration(random.IntN(7)) * 500 * time.Millisecond, Critical: random.IntN(6) == 0, Volume: random.IntN(4) == 0,
+			Ready: time.Duration(random.IntN(4)) * 500 * time.Millisecond, Deletion: time.Duration(random.IntN(7)) * 500 * time.Millisecond,
+			Critical: random.IntN(6) == 0, Volume: random.IntN(4) == 0,
 		}
 		app.Name = fmt.Sprintf("%s-%d", strings.ToLower(app.Kind), i)
 		switch app.Kind {
@@ -204,7 +205,9 @@ func NewPolicy(random *rand.Rand) v1alpha1.MachineDrainPolicySpec {
 	spec.DaemonSetPods = pick(random, []v1alpha1.DaemonSetPodsPolicy{v1alpha1.DaemonSetPodsSkip, v1alpha1.DaemonSetPodsDrain})
 	spec.StatefulSetPods = pick(random, []v1alpha1.StatefulSetPodsPolicy{v1alpha1.StatefulSetPodsOrdered, v1alpha1.StatefulSetPodsUnordered})
 	spec.OnTimeout = pick(random, []v1alpha1.OnTimeoutPolicy{v1alpha1.OnTimeoutRelease, v1alpha1.OnTimeoutDelete})
-	spec.Rollout.OutdatedNodes = pick(random, []v1alpha1.OutdatedNodesPolicy{v1alpha1.OutdatedNodesIgnore, v1alpha1.OutdatedNodesAnnounce, v1alpha1.OutdatedNodesCordon})
+	spec.Rollout.OutdatedNodes = pick(random, []v1alpha1.OutdatedNodesPolicy{
+		v1alpha1.OutdatedNodesIgnore, v1alpha1.OutdatedNodesAnnounce, v1alpha1.OutdatedNodesCordon,
+	})
 	spec.UnhealthyBudget = pick(random, []v1alpha1.UnhealthyBudgetPolicy{v1alpha1.UnhealthyBudgetRespect, v1alpha1.UnhealthyBudgetOverride})
 	if random.IntN(3) == 0 {
 		spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))

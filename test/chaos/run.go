@@ -133,7 +133,8 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 			cutOff++
 		}
 	}
-	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not", len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
+	r.logf("checking %d versions, %d requests, %d removals of Pods that succeeded and %d that did not",
+		len(history.Workload.Versions)+len(history.Management.Versions), len(history.Workload.Audit)+len(history.Management.Audit), evictions, cutOff)
 	for _, release := range history.allReleases() {
 		r.logf("%s", release)
 	}

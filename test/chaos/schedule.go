@@ -181,13 +181,15 @@ func (s Schedule) String() string {
 	if s.Policy.MaxParallelDrains != nil {
 		parallel = s.Policy.MaxParallelDrains.String()
 	}
-	fmt.Fprintf(&b, "policy: surge %s, daemonSetPods %s, statefulSetPods %s, onTimeout %s, maxParallelDrains %s, unhealthyBudget %s, outdatedNodes %s\n", s.Policy.Surge, s.Policy.DaemonSetPods, s.Policy.StatefulSetPods, s.Policy.OnTimeout, parallel, s.Policy.UnhealthyBudget, s.Policy.Rollout.OutdatedNodes)
+	fmt.Fprintf(&b, "policy: surge %s, daemonSetPods %s, statefulSetPods %s, onTimeout %s, maxParallelDrains %s, unhealthyBudget %s, outdatedNodes %s\n",
+		s.Policy.Surge, s.Policy.DaemonSetPods, s.Policy.StatefulSetPods, s.Policy.OnTimeout, parallel, s.Policy.UnhealthyBudget, s.Policy.Rollout.OutdatedNodes)
 	for _, app := range s.Apps {
 		order := "none"
 		if app.Order != nil {
 			order = fmt.Sprint(*app.Order)
 		}
-		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t, volume %t\n", app.Name, app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical, app.Volume)
+		fmt.Fprintf(&b, "%s: %d replicas, budget %q, protection %q, drain order %s, ready after %s, deleted after %s, critical %t, volume %t\n", app.Name,
+			app.Replicas, app.Budget, app.Protection, order, app.Ready, app.Deletion, app.Critical, app.Volume)
 	}
 	if s.Rollout {
 		b.WriteString("The Machines are replaced by the rollout of their MachineDeployment.\n")

@@ -158,7 +158,9 @@ func (s *story) terminate(name string) {
 
 func (s *story) requestEviction(name, uid, agent string) {
 	body := fmt.Appendf(nil, `{"deleteOptions":{"preconditions":{"uid":%q}}}`, uid)
-	s.request(&s.Workload, controlplane.Event{UserAgent: agent, Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "default", Name: name, Code: 201, RequestObject: body})
+	s.request(&s.Workload, controlplane.Event{
+		UserAgent: agent, Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "default", Name: name, Code: 201, RequestObject: body,
+	})
 }
 
 func (s *story) delete(name string) {
@@ -169,7 +171,9 @@ func (s *story) delete(name string) {
 
 // storeAttachment stores the attachment of a PersistentVolume to the Node.
 func (s *story) storeAttachment() {
-	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(volumeOf("default", "v"))}}}
+	attachment := &storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{
+		NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(volumeOf("default", "v"))},
+	}}
 	s.store(&s.Workload, attachmentKeys+"v", attachment)
 }
 
@@ -177,7 +181,9 @@ func (s *story) releaseHook() { s.releaseHookOf("n1") }
 
 func (s *story) releaseHookOf(machine string) {
 	body, _ := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{v1alpha1.PreDrainHookAnnotation: nil}}})
-	s.request(&s.Management, controlplane.Event{Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: machine, Code: 200, RequestObject: body})
+	s.request(&s.Management, controlplane.Event{
+		Verb: "patch", Resource: "machines", Group: clusterv1.GroupVersion.Group, Namespace: "default", Name: machine, Code: 200, RequestObject: body,
+	})
 	s.storeNamedMachine(machine, unhooked)
 	s.now = s.now.Add(appearance)
 	s.store(&s.Workload, "/registry/configmaps/later", nil)

@@ -32,7 +32,8 @@ func TestClusterctl(t *testing.T) {
 	all.Expect(first.client.Create(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}})).To(Succeed())
 	all.Expect(kwok.Create(t.Context(), first.client, all.cluster.Objects())).To(Succeed())
 	evicted := 0
-	offersUpgrade := MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` + newVersion)
+	offersUpgrade := MatchRegexp(`runtime-extension-node-maintenance +` + fleet.InstallationNamespace + ` +RuntimeExtensionProvider +` + oldVersion + ` +` +
+		newVersion)
 
 	t.Run("init: an installed provider drains the Node of a deleted Machine", func(t *testing.T) {
 		w := all.sub(t)
@@ -153,12 +154,14 @@ func TestClusterctl(t *testing.T) {
 			g.Expect(w.machine(g, "m5").Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		}, eventually, pace).Should(Succeed())
 		second.clusterctl(t, "delete", "--runtime-extension=node-maintenance", "--include-crd")
-		w.Eventually(func() error { return second.client.Get(t.Context(), deploymentKey, &appsv1.Deployment{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		w.Eventually(func() error { return second.client.Get(t.Context(), deploymentKey, &appsv1.Deployment{}) }, eventually, pace).
+			Should(Satisfy(apierrors.IsNotFound))
 		account := client.ObjectKey{Namespace: fleet.InstallationNamespace, Name: "capnm-manager"}
 		w.Expect(second.client.Get(t.Context(), account, &corev1.ServiceAccount{})).To(Satisfy(apierrors.IsNotFound))
 		w.Eventually(second.kubelet.Running, eventually, pace).Should(BeEmpty())
 		w.Expect(second.client.Delete(t.Context(), w.machine(w, "m5"))).To(Succeed())
-		w.Eventually(func() error { return second.client.Get(t.Context(), keyOf("m5"), &clusterv1.Machine{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		w.Eventually(func() error { return second.client.Get(t.Context(), keyOf("m5"), &clusterv1.Machine{}) }, eventually, pace).
+			Should(Satisfy(apierrors.IsNotFound))
 	})
 }
 

@@ -105,7 +105,9 @@ func (w *world) probeProviderGroups() {
 	controlPlane := w.kind("controlplane.cluster.x-k8s.io", "Probe")
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"}}
 	cluster.Spec.InfrastructureRef, cluster.Spec.ControlPlaneRef = infrastructure, controlPlane
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe", Labels: map[string]string{clusterv1.ClusterNameLabel: "probe"}}}
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "probe", Labels: map[string]string{clusterv1.ClusterNameLabel: "probe"},
+	}}
 	machine.Spec = clusterv1.MachineSpec{
 		ClusterName: "probe", InfrastructureRef: infrastructure, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("not-used")},
 	}

@@ -149,7 +149,8 @@ func (w *world) podsOf(g Gomega, node string) []corev1.Pod {
 func (w *world) expectGone(name string) {
 	w.Helper()
 	w.Eventually(func() error { return w.at.client.Get(w.Context(), keyOf(name), &clusterv1.Machine{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
-	w.Eventually(func() error { return w.pods.Get(w.Context(), types.NamespacedName{Name: name}, &corev1.Node{}) }, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	w.Eventually(func() error { return w.pods.Get(w.Context(), types.NamespacedName{Name: name}, &corev1.Node{}) }, eventually, pace).
+		Should(Satisfy(apierrors.IsNotFound))
 	w.expectNothingLeft()
 }
 

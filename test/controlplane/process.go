@@ -138,7 +138,8 @@ func (p *Process) stop(ctx context.Context) error {
 	case <-ctx.Done():
 		p.dump()
 		p.Kill()
-		return errors.Errorf("%s did not exit within %s of SIGTERM and was killed; its log %s ends:\n%s", p.spec.Name, p.spec.StopTimeout, p.spec.LogFile, p.tail(1000))
+		return errors.Errorf("%s did not exit within %s of SIGTERM and was killed; its log %s ends:\n%s", p.spec.Name, p.spec.StopTimeout, p.spec.LogFile,
+			p.tail(1000))
 	}
 }
 

@@ -60,7 +60,9 @@ func drainIntent() []client.Object {
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "monitoring-stays"},
 			Spec: clusterv1.MachineDrainRuleSpec{
 				Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip},
-				Pods:  []clusterv1.MachineDrainRulePodSelector{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: appMonitoring}}}},
+				Pods: []clusterv1.MachineDrainRulePodSelector{{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+					corev1.LabelMetadataName: appMonitoring,
+				}}}},
 			},
 		},
 	}
@@ -92,7 +94,8 @@ func applications(favorite string) []client.Object {
 		},
 		&appsv1.DaemonSet{ObjectMeta: in(appLogs), Spec: appsv1.DaemonSetSpec{Selector: selector(appLogs), Template: podTemplate(appLogs, "")}},
 		&appsv1.StatefulSet{ObjectMeta: in(appStorage), Spec: appsv1.StatefulSetSpec{
-			Replicas: ptr.To[int32](storageReplicas), Selector: selector(appStorage), Template: podTemplate(appStorage, favorite), PodManagementPolicy: appsv1.ParallelPodManagement,
+			Replicas: ptr.To[int32](storageReplicas), Selector: selector(appStorage), Template: podTemplate(appStorage, favorite),
+			PodManagementPolicy: appsv1.ParallelPodManagement,
 		}},
 		&appsv1.Deployment{ObjectMeta: in(appMonitoring), Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](1), Selector: selector(appMonitoring), Template: podTemplate(appMonitoring, favorite),

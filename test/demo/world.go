@@ -97,7 +97,8 @@ func (w *world) sawMaintenance(m *v1alpha1.NodeMaintenance, _ bool, _ time.Time)
 // maintenanceOf returns the NodeMaintenance of a Machine, if it exists.
 func (w *world) maintenanceOf(machine string) *v1alpha1.NodeMaintenance {
 	for _, m := range w.maintenances {
-		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine && (m.Spec.Stage == v1alpha1.StageDrain || m.Spec.Stage == v1alpha1.StageComplete) {
+		if m.Annotations[v1alpha1.OwnerMachineAnnotation] == namespace+"/"+machine &&
+			(m.Spec.Stage == v1alpha1.StageDrain || m.Spec.Stage == v1alpha1.StageComplete) {
 			return m
 		}
 	}

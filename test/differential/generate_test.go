@@ -151,4 +151,6 @@ func drawPod(t *rapid.T, i int, withPriority bool) *corev1.Pod {
 	return p
 }
 
-var drainLabels = []string{"skip", "Skip", "SKIP", "wait-completed", "WaitCompleted", "waitcompleted", "Wait-completed", "wait--completed", "waitcomplet-ed", "drain", "", "yes"}
+var drainLabels = []string{
+	"skip", "Skip", "SKIP", "wait-completed", "WaitCompleted", "waitcompleted", "Wait-completed", "wait--completed", "waitcomplet-ed", "drain", "", "yes",
+}

@@ -38,7 +38,8 @@ var _ = Describe("Figures", Ordered, Label("figures"), func() {
 | evictions | %d | %d |
 | refused evictions | %d | %d |
 | failed requests of a client of the Service | %d of %d | %d of %d |
-`, replicas, capi.took, ours.took, capi.evicted, ours.evicted, capi.refused, ours.refused, len(capi.client.failures), capi.client.requests(), len(ours.client.failures), ours.client.requests())
+`, replicas, capi.took, ours.took, capi.evicted, ours.evicted, capi.refused, ours.refused, len(capi.client.failures), capi.client.requests(),
+			len(ours.client.failures), ours.client.requests())
 		usage := managerUsage(ctx)
 		table += fmt.Sprintf("\nThe Pod of the manager, as its kubelet measures it: %d MiB working set, %s of CPU since its start.\n",
 			usage.Memory.WorkingSetBytes>>20, time.Duration(usage.CPU.UsageCoreNanoSeconds).Round(10*time.Millisecond))

@@ -56,7 +56,8 @@ func (w *workloadCluster) updateInPlace(ctx context.Context) {
 	deployment, controlPlane := w.machineDeployment(ctx), w.controlPlane(ctx)
 	patch(ctx, deployment, func() {
 		deployment.Spec.Rollout.Strategy.Type = clusterv1.RollingUpdateMachineDeploymentStrategyType
-		deployment.Spec.Rollout.Strategy.RollingUpdate.MaxSurge, deployment.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(0)), ptr.To(intstr.FromInt32(1))
+		deployment.Spec.Rollout.Strategy.RollingUpdate.MaxSurge, deployment.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(0)),
+			ptr.To(intstr.FromInt32(1))
 		deployment.Spec.Template.Spec.Bootstrap.ConfigRef.Name = changed.Name
 	})
 	patch(ctx, controlPlane, func() {
@@ -145,7 +146,9 @@ func (w *workloadCluster) startUpdater(ctx context.Context) (stop func()) {
 	go func() { done <- extension.Start(serving) }()
 	config := &runtimev1.ExtensionConfig{
 		ObjectMeta: named("", "updater"),
-		Spec:       runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{URL: "https://" + net.JoinHostPort(gateway, strconv.Itoa(port)), CABundle: certificate}},
+		Spec: runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{
+			URL: "https://" + net.JoinHostPort(gateway, strconv.Itoa(port)), CABundle: certificate,
+		}},
 	}
 	Expect(management.client.Create(ctx, config)).To(Succeed())
 	Eventually(func(g Gomega) {

@@ -88,7 +88,8 @@ spec:
 		run(ctx, tool("kubectl"), "--kubeconfig="+w.kubeconfig(), "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3m")
 		maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: named("", "by-hand")}
 		Eventually(func(g Gomega) {
-			g.Expect(get(ctx, g, w.Client, maintenance).Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"), HaveField("Status", metav1.ConditionTrue))))
+			g.Expect(get(ctx, g, w.Client, maintenance).Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"),
+				HaveField("Status", metav1.ConditionTrue))))
 		}, eventually, pace).Should(Succeed())
 		Expect(w.podsOn(ctx, Default, node)).To(BeEmpty())
 		Expect(w.Delete(ctx, maintenance)).To(Succeed())
@@ -204,7 +205,9 @@ spec:
     spec:
       # Kubernetes deletes the Pods of an unreachable Node after this time instead of five minutes.
       tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 10}]
-      containers: [{name: app, image: "capnm.dev/app:e2e", imagePullPolicy: Never, args: ["-serve=:8080", "-grace=2s"], readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}}]
+      containers:
+      - {name: app, image: "capnm.dev/app:e2e", imagePullPolicy: Never, args: ["-serve=:8080", "-grace=2s"],
+         readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -303,7 +306,8 @@ func removalCommands() (commands []string) {
 }
 
 // ofProvider matches what is named for this provider in an object.
-var ofProvider = regexp.MustCompile(`(?i)capnm-(system|manager|controller|leader|view|evacuator|node-agent)|nodemaintenance|maintenance\.cluster\.x-k8s\.io|"node-maintenance"|/node-maintenance"|extension-node-maintenance|evacuation`)
+var ofProvider = regexp.MustCompile(`(?i)capnm-(system|manager|controller|leader|view|evacuator|node-agent)|nodemaintenance|` +
+	`maintenance\.cluster\.x-k8s\.io|"node-maintenance"|/node-maintenance"|extension-node-maintenance|evacuation`)
 
 // traces returns what objects of all kinds but events say about this provider.
 func (m *managementCluster) traces(ctx context.Context, kubeconfig string) []string {

@@ -49,9 +49,11 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		client, begin := w.pollSingle(ctx), len(w.events())
 		plugin := buildPlugin(ctx, "--kubeconfig="+management.kubeconfig, "--namespace="+w.name)
 		recording := plugin.record(ctx)
-		Expect(plugin.output(ctx, "plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"), ContainSubstring("machine-drain-rule/")))
+		Expect(plugin.output(ctx, "plan", "machine", deleted.Name)).To(And(ContainSubstring("Node "+node), ContainSubstring("default/db-0"),
+			ContainSubstring("machine-drain-rule/")))
 		Expect(management.client.Delete(ctx, deleted)).To(Succeed())
-		Eventually(func() string { return plugin.output(ctx, "status") }, eventually, pace).Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
+		Eventually(func() string { return plugin.output(ctx, "status") }, eventually, pace).
+			Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
 		Expect(plugin.output(ctx, "why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
@@ -90,7 +92,8 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Expect(firstOfLast).To(BeNumerically(">=", 0), first)
 		for _, app := range []string{"web", "api", "db", "single", "stubborn"} {
 			for _, pod := range of(pods, app) {
-				Expect(ended(events, pod)).To(BeTemporally("<", evictions[firstOfLast].Requested), "%s had terminated before the first Pod of the next order was evicted", pod.Name)
+				Expect(ended(events, pod)).To(BeTemporally("<", evictions[firstOfLast].Requested), "%s had terminated before the first Pod of the next order was evicted",
+					pod.Name)
 			}
 		}
 		By("the order of the StatefulSet")

@@ -53,7 +53,8 @@ func newManagementCluster(ctx context.Context, name string) *managementCluster {
 	GinkgoHelper()
 	m := startManagementCluster(ctx, name, slices.Sorted(maps.Keys(images))...)
 	By("clusterctl init")
-	m.clusterctl(ctx, "init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=kubeadm", "--infrastructure=docker", "--runtime-extension=node-maintenance")
+	m.clusterctl(ctx, "init", "--core=cluster-api", "--bootstrap=kubeadm", "--control-plane=kubeadm", "--infrastructure=docker",
+		"--runtime-extension=node-maintenance")
 	Eventually(func(g Gomega) {
 		deployments := &appsv1.DeploymentList{}
 		g.Expect(m.client.List(ctx, deployments, client.HasLabels{"cluster.x-k8s.io/provider"})).To(Succeed())
@@ -74,7 +75,8 @@ func startManagementCluster(ctx context.Context, name string, images ...string) 
 	}
 	By("creating the kind cluster " + name)
 	created = append(created, m)
-	Expect(m.provider.Create(name, cluster.CreateWithRawConfig(fmt.Appendf(nil, kindConfiguration, strings.TrimPrefix(os.Getenv("DOCKER_HOST"), "unix://"))), cluster.CreateWithNodeImage(nodeImage),
+	Expect(m.provider.Create(name, cluster.CreateWithRawConfig(fmt.Appendf(nil, kindConfiguration, strings.TrimPrefix(os.Getenv("DOCKER_HOST"), "unix://"))),
+		cluster.CreateWithNodeImage(nodeImage),
 		cluster.CreateWithKubeconfigPath(m.kubeconfig), cluster.CreateWithWaitForReady(eventually), cluster.CreateWithDisplayUsage(false),
 		cluster.CreateWithRetain(true))).To(Succeed())
 	m.proxy = framework.NewClusterProxy(name, m.kubeconfig, scheme())
@@ -121,7 +123,10 @@ func (m *managementCluster) shell(ctx context.Context, kubeconfig, commands stri
 
 // environment configures clusterctl.
 func (m *managementCluster) environment() []string {
-	return []string{"CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "EXP_RUNTIME_SDK=true", "EXP_IN_PLACE_UPDATES=true", "XDG_CONFIG_HOME=" + m.repository.dir}
+	return []string{
+		"CLUSTERCTL_DISABLE_VERSIONCHECK=true", "EXP_NODE_AGENT=true", "CLUSTER_TOPOLOGY=true", "EXP_RUNTIME_SDK=true", "EXP_IN_PLACE_UPDATES=true",
+		"XDG_CONFIG_HOME=" + m.repository.dir,
+	}
 }
 
 // apply applies manifests in a Namespace.
@@ -142,6 +147,7 @@ func (m *managementCluster) dump(ctx context.Context) {
 	dir := filepath.Join(artifacts, m.name)
 	_ = m.provider.CollectLogs(m.name, dir)
 	output, _ := exec.CommandContext(ctx, tool("kubectl"), "--kubeconfig="+m.kubeconfig, "get", "-A", "-o", "yaml",
-		"clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes,machinedrainpolicies,machinedrainrules,machinepools,machinehealthchecks,deployments,pods").CombinedOutput()
+		"clusters,machines,machinesets,machinedeployments,kubeadmcontrolplanes,machinedrainpolicies,machinedrainrules,"+
+			"machinepools,machinehealthchecks,deployments,pods").CombinedOutput()
 	_ = os.WriteFile(filepath.Join(dir, "objects.yaml"), output, 0o600)
 }

@@ -31,12 +31,14 @@ var _ = Describe("The node agent", Ordered, func() {
 			command := exec.CommandContext(ctx, "docker", "exec", "-i", node, "ctr", "--namespace=k8s.io", "images", "import", "--local", "-")
 			command.Stdin = strings.NewReader(archive)
 			runCommand(command)
-			run(ctx, "docker", "exec", node, "sh", "-c", "mkdir -p /etc/systemd/logind.conf.d && printf '[Login]\nInhibitDelayMaxSec=600\n' >/etc/systemd/logind.conf.d/delay.conf && systemctl restart systemd-logind")
+			run(ctx, "docker", "exec", node, "sh", "-c", "mkdir -p /etc/systemd/logind.conf.d && printf '[Login]\nInhibitDelayMaxSec=600\n' "+
+				">/etc/systemd/logind.conf.d/delay.conf && systemctl restart systemd-logind")
 		}
 		management.apply(ctx, w.name, read("testdata/rules.yaml"))
 		w.apply(ctx, budgeted)
 		w.apply(ctx, agentConfiguration)
-		management.apply(ctx, w.name, "{apiVersion: maintenance.cluster.x-k8s.io/v1alpha1, kind: MachineDrainPolicy, metadata: {name: all}, spec: {surge: IfSingleReplica, nodeAgent: Enabled}}")
+		management.apply(ctx, w.name, "{apiVersion: maintenance.cluster.x-k8s.io/v1alpha1, kind: MachineDrainPolicy, metadata: {name: all}, spec: {surge: "+
+			"IfSingleReplica, nodeAgent: Enabled}}")
 		for _, machine := range w.machines(ctx, Default) {
 			w.waitAgent(ctx, machine.Status.NodeRef.Name)
 		}
@@ -63,10 +65,12 @@ var _ = Describe("The node agent", Ordered, func() {
 		Expect(maintenance.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		Expect(maintenance.Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"), HaveField("Status", metav1.ConditionTrue))))
 		events := w.events()[begin:]
-		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).To(HaveLen(1))
+		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
+			To(HaveLen(1))
 		evictions := w.expectEvictions(events, append(pods, *critical), map[string]int{"web": len(pods), "critical": 1})
 		for _, pod := range pods {
-			Expect(ended(events, pod)).To(BeTemporally("<", evictionsOf(evictions, "critical")[0].Requested), "%s had terminated before the critical Pod was evicted", pod.Name)
+			Expect(ended(events, pod)).To(BeTemporally("<", evictionsOf(evictions, "critical")[0].Requested), "%s had terminated before the critical Pod was evicted",
+				pod.Name)
 		}
 		Expect(ended(events, *critical)).To(BeTemporally("<", ended(events, *mirror)), "the static Pod was last")
 		Expect(ended(events, *mirror)).To(BeTemporally("<", endOf(ctx, name)), "it had terminated before the Node powered off")
@@ -104,7 +108,8 @@ var _ = Describe("The node agent", Ordered, func() {
 			"printf 'shutdownGracePeriod: 60s\nshutdownGracePeriodCriticalPods: 30s\n' >>/var/lib/kubelet/config.yaml && systemctl restart kubelet")
 		Eventually(func(g Gomega) {
 			g.Expect(get(ctx, g, w.Client, &corev1.Node{ObjectMeta: named("", name)}).Status.Conditions).To(ContainElement(
-				And(HaveField("Type", corev1.NodeConditionType(v1alpha1.NodeAgentReady)), HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonShutdownByKubelet))))
+				And(HaveField("Type", corev1.NodeConditionType(v1alpha1.NodeAgentReady)), HaveField("Status", corev1.ConditionFalse),
+					HaveField("Reason", v1alpha1.ReasonShutdownByKubelet))))
 			g.Expect(locksOf(ctx, g, name)).To(And(ContainSubstring("kubelet "), ContainSubstring("node-agent ")))
 		}, eventually, pace).Should(Succeed())
 		// The drain skips these Pods, so that only the kubelet terminates them.
@@ -118,7 +123,8 @@ var _ = Describe("The node agent", Ordered, func() {
 		Eventually(func(g Gomega) { g.Expect(startOf(ctx, name)).NotTo(Equal(started)) }, eventually, pace).Should(Succeed())
 		Expect(w.finished(ctx, "urgent")).To(BeTemporally(">", w.finished(ctx, "regular")))
 		events := w.events()[begin:]
-		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).To(HaveLen(1))
+		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
+			To(HaveLen(1))
 		for _, eviction := range events.Verb("create").Resource("pods", "eviction") {
 			Expect(eviction.Name).NotTo(BeElementOf("regular", "urgent"))
 		}

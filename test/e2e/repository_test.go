@@ -51,7 +51,8 @@ func newRepository(ctx context.Context) *repository {
 	metadata := read(filepath.Join(capi, "metadata.yaml"))
 	r.add(ctx, "cluster-api/"+r.capi+"/core-components.yaml", filepath.Join(capi, "core"), "capi-core", metadata)
 	r.add(ctx, "bootstrap-kubeadm/"+r.capi+"/bootstrap-components.yaml", filepath.Join(capi, "bootstrap", "kubeadm"), "capi-kubeadm-bootstrap", metadata)
-	r.add(ctx, "control-plane-kubeadm/"+r.capi+"/control-plane-components.yaml", filepath.Join(capi, "controlplane", "kubeadm"), "capi-kubeadm-control-plane", metadata)
+	r.add(ctx, "control-plane-kubeadm/"+r.capi+"/control-plane-components.yaml", filepath.Join(capi, "controlplane", "kubeadm"), "capi-kubeadm-control-plane",
+		metadata)
 	r.add(ctx, "infrastructure-docker/"+r.capi+"/infrastructure-components-development.yaml", filepath.Join(test, "infrastructure", "docker"), "capd", metadata)
 
 	r.version = r.addRelease(filepath.Join(root, "out", "release"))
@@ -116,7 +117,8 @@ func withoutCertManager(components, image string) string {
 			continue
 		case "CustomResourceDefinition":
 			if _, found, _ := unstructured.NestedMap(object.Object, "spec", "conversion"); found {
-				Expect(unstructured.SetNestedField(object.Object, base64.StdEncoding.EncodeToString(certificate), "spec", "conversion", "webhook", "clientConfig", "caBundle")).To(Succeed())
+				Expect(unstructured.SetNestedField(object.Object, base64.StdEncoding.EncodeToString(certificate), "spec", "conversion", "webhook", "clientConfig",
+					"caBundle")).To(Succeed())
 			}
 		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 			for _, webhook := range slice(object.Object, "webhooks") {

@@ -21,7 +21,8 @@ var _ = Describe("A Cluster of a ClusterClass", Ordered, func() {
 
 	BeforeAll(func(ctx context.Context) {
 		// In an upgrade, Cluster API sets the new image of kube-proxy also for the old Nodes, and leaves the old one of CoreDNS.
-		images := run(ctx, "docker", "image", "ls", "--filter=reference=registry.k8s.io/kube-proxy", "--filter=reference=registry.k8s.io/coredns/*", "--format={{.Repository}}:{{.Tag}}")
+		images := run(ctx, "docker", "image", "ls", "--filter=reference=registry.k8s.io/kube-proxy", "--filter=reference=registry.k8s.io/coredns/*",
+			"--format={{.Repository}}:{{.Tag}}")
 		w = newWorkloadClusterOf(ctx, "testdata/topology.yaml", "topology", 1, 4, strings.Fields(images)...)
 		management.apply(ctx, w.name, read("testdata/rules.yaml"))
 		w.waitHooks(ctx)

@@ -48,7 +48,8 @@ var _ = Describe("Volumes of a CSI driver", func() {
 		removed := events.Verb("delete").Resource("nodes").Named("", node).Succeeded()
 		Expect(removed).NotTo(BeEmpty())
 		// The attacher removes its finalizer when the driver has detached the volume.
-		detached := events.By("system:serviceaccount:kube-system:csi-attacher").Verb("patch").Resource("volumeattachments.storage.k8s.io").Named("", attachments["evicted"].Name).Succeeded()
+		detached := events.By("system:serviceaccount:kube-system:csi-attacher").Verb("patch").Resource("volumeattachments.storage.k8s.io").
+			Named("", attachments["evicted"].Name).Succeeded()
 		Expect(detached).NotTo(BeEmpty())
 		Expect(detached[len(detached)-1].Answered).To(BeTemporally("<", removed[0].Requested), "the Node stayed until the volume was detached")
 		for _, deletion := range events.Verb("delete").Resource("volumeattachments.storage.k8s.io").Named("", attachments["skipped"].Name).Succeeded() {
@@ -83,7 +84,8 @@ func (w *workloadCluster) attachments(ctx context.Context, g Gomega, node string
 // scaleAttacher starts or stops external-attacher. Without it, no volume is attached or detached.
 func (w *workloadCluster) scaleAttacher(ctx context.Context, replicas int) {
 	GinkgoHelper()
-	run(ctx, tool("kubectl"), "--kubeconfig="+w.kubeconfig(), "--namespace=kube-system", "scale", "deployment", "csi-attacher", "--replicas="+strconv.Itoa(replicas))
+	run(ctx, tool("kubectl"), "--kubeconfig="+w.kubeconfig(), "--namespace=kube-system", "scale", "deployment", "csi-attacher",
+		"--replicas="+strconv.Itoa(replicas))
 	Eventually(func(g Gomega) {
 		pods := &corev1.PodList{}
 		g.Expect(w.List(ctx, pods, client.InNamespace("kube-system"), client.MatchingLabels{"app": "csi-attacher"})).To(Succeed())

@@ -104,7 +104,8 @@ func (w *workloadCluster) waitHooks(ctx context.Context) {
 func (w *workloadCluster) waitAvailable(ctx context.Context, controlPlanes, workers int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		g.Expect(w.cluster(ctx, g).Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.ClusterAvailableCondition), HaveField("Status", metav1.ConditionTrue))))
+		g.Expect(w.cluster(ctx, g).Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.ClusterAvailableCondition),
+			HaveField("Status", metav1.ConditionTrue))))
 		g.Expect(w.controlPlanes(ctx, g)).To(HaveLen(controlPlanes))
 		g.Expect(w.workers(ctx, g)).To(HaveLen(workers))
 		for _, machine := range w.machines(ctx, g) {
@@ -118,7 +119,8 @@ func (w *workloadCluster) cluster(ctx context.Context, g Gomega) *clusterv1.Clus
 }
 
 func expectAvailable(g Gomega, machine clusterv1.Machine) {
-	g.Expect(machine.Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.MachineAvailableCondition), HaveField("Status", metav1.ConditionTrue))), machine.Name)
+	g.Expect(machine.Status.Conditions).To(ContainElement(And(HaveField("Type", clusterv1.MachineAvailableCondition), HaveField("Status", metav1.ConditionTrue))),
+		machine.Name)
 }
 
 func (w *workloadCluster) machines(ctx context.Context, g Gomega) []clusterv1.Machine {

@@ -214,10 +214,18 @@ func (f *Fleet) install(ctx context.Context) error {
 	objects := []client.Object{
 		&rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: InfrastructureRole},
-			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, Resources: []string{"*"}, Verbs: []string{"get"}}},
+			Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, Resources: []string{"*"}, Verbs: []string{"get"},
+			}},
 		},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "capnm-manager"}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-manager-role"}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: InfrastructureRole}, Subjects: subject, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: InfrastructureRole}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "capnm-manager"}, Subjects: subject,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "capnm-manager-role"},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: InfrastructureRole}, Subjects: subject,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: InfrastructureRole},
+		},
 	}
 	if err := kwok.Create(ctx, f.Client, objects); err != nil {
 		return err

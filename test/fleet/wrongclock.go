@@ -46,7 +46,8 @@ var wrongClockManagerBinary = sync.OnceValues(func() (path string, err error) {
 func wrongClockOverlay() (string, error) {
 	const original = "sec, nsec, mono := runtimeNow()\n\tif mono"
 	const replacement = "sec, nsec, mono := runtimeNow()\n\tsec += int64(clockOffset / Second)\n\tif mono"
-	const declaration = "package time\n\nimport \"syscall\"\n\nvar clockOffset = func() Duration {\n\tvalue, _ := syscall.Getenv(\"" + clockOffsetVariable + "\")\n\toffset, _ := ParseDuration(value)\n\treturn offset\n}()\n"
+	const declaration = "package time\n\nimport \"syscall\"\n\nvar clockOffset = func() Duration {\n" +
+		"\tvalue, _ := syscall.Getenv(\"" + clockOffsetVariable + "\")\n\toffset, _ := ParseDuration(value)\n\treturn offset\n}()\n"
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return "", errors.Wrap(err, "finding GOROOT")

@@ -23,8 +23,12 @@ func testEvacuationAdmission(t *testing.T, all *admission) {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "tenant"}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
 	})
-	deletes := all.user("deletes-pod", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"delete"}, ResourceNames: []string{"web"}})
-	evicts := all.user("evicts-pod", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}, ResourceNames: []string{"web"}})
+	deletes := all.user("deletes-pod", rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"delete"}, ResourceNames: []string{"web"},
+	})
+	evicts := all.user("evicts-pod", rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}, ResourceNames: []string{"web"},
+	})
 	in := func(namespace string) func(*v1alpha1.Evacuation) {
 		return func(e *v1alpha1.Evacuation) { e.Namespace = namespace }
 	}

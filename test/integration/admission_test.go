@@ -117,7 +117,8 @@ func testNodeMaintenanceAdmission(t *testing.T, all *admission) {
 		m := maintenance("none-changes", func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageCordon })
 		a.Expect(a.admin.Create(a.Context(), m)).To(Succeed())
 		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageDrain })).To(deniedWith("may not maintain Node one:"))
-		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainRules = nil; m.Spec.Reason = "why" })).To(deniedWith("may not maintain Node one:"))
+		a.Expect(changed(a, noNode, m, func(m *v1alpha1.NodeMaintenance) { m.Spec.DrainRules = nil; m.Spec.Reason = "why" })).
+			To(deniedWith("may not maintain Node one:"))
 		a.Expect(noNode.Delete(a.Context(), m)).To(deniedWith("may not maintain Node one:"))
 		a.Expect(noNode.DeleteAllOf(a.Context(), m)).To(deniedWith("may not maintain Node"))
 	})
@@ -202,7 +203,9 @@ func testOwnerAdmission(t *testing.T, all *admission) {
 			a.Expect(maintainer.Delete(a.Context(), m)).To(Succeed())
 		})
 	}
-	t.Run("M37: allows only managers to write the UID of the Node of a NodeMaintenance that serves a Machine", func(t *testing.T) { testOwnedNodeUID(all.sub(t), maintainer) })
+	t.Run("M37: allows only managers to write the UID of the Node of a NodeMaintenance that serves a Machine", func(t *testing.T) {
+		testOwnedNodeUID(all.sub(t), maintainer)
+	})
 }
 
 func testOwnedNodeUID(a *admission, maintainer client.Client) {
@@ -241,7 +244,8 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		return warnings.texts
 	}
 	uncordon := func(n *corev1.Node) { n.Spec.Unschedulable = false }
-	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance and will be cordoned again: to uncordon it, complete its NodeMaintenance"))
+	uncordonWarns := ContainElement(ContainSubstring("Node uncordoned is under maintenance and will be cordoned again: to uncordon it, complete its " +
+		"NodeMaintenance"))
 
 	t.Run("R46: warns a user who uncordons a Node under maintenance, without denying it", func(t *testing.T) {
 		a := all.sub(t)
@@ -259,7 +263,8 @@ func testUncordonWarnings(t *testing.T, all *admission) {
 		a.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			present, err := nodes.Get(a.Context(), node.Name, metav1.GetOptions{})
 			a.Expect(err).NotTo(HaveOccurred())
-			present.Status.Conditions, _ = nodecondition.Changes(nil, nodecondition.Wanted([]nodecondition.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}), time.Now())
+			present.Status.Conditions, _ = nodecondition.Changes(nil, nodecondition.Wanted([]nodecondition.Maintenance{{Name: "kernel", Stage: v1alpha1.StageCordon}}),
+				time.Now())
 			_, err = nodes.UpdateStatus(a.Context(), present, metav1.UpdateOptions{})
 			return err
 		})).To(Succeed())

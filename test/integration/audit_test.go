@@ -155,7 +155,9 @@ func (s *scene) expectCosts(n int) {
 // isLate returns whether our manager has deleted an Evacuation because the garbage collector took too long after the deletion of the Pod.
 func (s *scene) isLate(deletion controlplane.Event) bool {
 	s.Helper()
-	removed := s.audited().Verb("delete").Resource("pods").Succeeded().Where(func(e controlplane.Event) bool { return strings.HasSuffix(deletion.Name, "-"+e.Name) })
+	removed := s.audited().Verb("delete").Resource("pods").Succeeded().Where(func(e controlplane.Event) bool {
+		return strings.HasSuffix(deletion.Name, "-"+e.Name)
+	})
 	return strings.HasPrefix(deletion.UserAgent, fleet.ManagerAgent) && len(removed) > 0 &&
 		deletion.Requested.Sub(removed[len(removed)-1].Requested) >= evacuation.AwaitCollectionFor
 }

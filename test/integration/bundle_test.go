@@ -104,7 +104,9 @@ func testBundleVersions(t *testing.T, all *admission) {
 			kinds = append(kinds, object.GetKind())
 		}
 		const policy, binding, crd, role = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CustomResourceDefinition", "ClusterRole"
-		a.Expect(kinds).To(Equal([]string{policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, crd, crd, role, role}))
+		a.Expect(kinds).To(Equal([]string{
+			policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, policy, binding, crd, crd, role, role,
+		}))
 	})
 	t.Run("R7: has expressions that fit the types of the CRDs", func(t *testing.T) {
 		a := all.sub(t)

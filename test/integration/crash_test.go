@@ -134,7 +134,8 @@ func uidsOf(evictions controlplane.Events) sets.Set[types.UID] {
 // expectHeldUntilDrained checks that the hook was removed after the last Pod of the drain was evicted and had terminated.
 func (s *scene) expectHeldUntilDrained(machine string) {
 	s.Helper()
-	released := s.managed().WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(fleet.ReleasesHook).Where(mayBeDone)
+	released := s.managed().WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines").Named(namespace, machine).Where(fleet.ReleasesHook).
+		Where(mayBeDone)
 	s.Expect(released).NotTo(BeEmpty())
 	s.Expect(len(released.Succeeded())).To(BeNumerically("<=", 1))
 	evicted := s.evictions().Where(mayBeDone)

@@ -181,11 +181,13 @@ func (s *scene) killedAfterTaint() {
 	s.runDaemonSet(daemonSet("agent"))
 	s = s.sub(s.T)
 	s.startDrain("kernel", "m1")
-	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, eventually, time.Millisecond).Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, eventually, time.Millisecond).
+		Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
 	s.fleet.KillManager()
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectDrained("kernel")
-	s.Expect(uidsOf(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods"))).To(HaveLen(1), "a Pod can be deleted twice, if the first response was lost")
+	s.Expect(uidsOf(s.audited().WithUserAgent(fleet.ManagerAgent).Verb("delete").Resource("pods"))).
+		To(HaveLen(1), "a Pod can be deleted twice, if the first response was lost")
 	s.expectNoneReturns("agent", "m1")
 	s.setStage("kernel", complete)
 	s.expectBackOnce("agent", "m1")
@@ -246,7 +248,9 @@ func (s *scene) untargetedIsLeft() {
 }
 
 func (s *scene) staticPodIsSkipped() {
-	static := &corev1.Pod{ObjectMeta: metaNamed("static-m1", "static"), Spec: corev1.PodSpec{NodeName: "m1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+	static := &corev1.Pod{
+		ObjectMeta: metaNamed("static-m1", "static"), Spec: corev1.PodSpec{NodeName: "m1", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "a-hash"}
 	s.create(s.workload.Client, static)
 	s.startDrain("kernel", "m1")

@@ -66,7 +66,8 @@ status:
   conditions: [{type: Drained, status: "True", reason: Drained, message: m, observedGeneration: 1, lastTransitionTime: "2026-01-01T00:00:00Z"}]
   stageStatuses: [{name: Drain, startTimestamp: "2026-01-01T00:00:00Z"}]
   summary:
-    {nodes: 1, drainedNodes: 1, nextNodes: [one], podsPending: 1, podsEvacuating: 1, podsSkipped: 1, podsEvacuated: 1, progress: 1/1, blocking: b, truncated: 1, lastProgressTime: "2026-01-01T00:00:00Z"}
+    {nodes: 1, drainedNodes: 1, nextNodes: [one], podsPending: 1, podsEvacuating: 1, podsSkipped: 1, podsEvacuated: 1,
+     progress: 1/1, blocking: b, truncated: 1, lastProgressTime: "2026-01-01T00:00:00Z"}
   drainTargetSets:
   - drainTargets:
     - podType: Default
@@ -90,7 +91,8 @@ status:
     podsSkipped: 1
     blocked: [{pod: a/b, reason: r, why: w, since: "2026-01-01T00:00:00Z"}]
   drainTimeout:
-    {deadline: "2026-01-01T00:00:00Z", observedTime: "2026-01-01T00:00:00Z", finalAttemptTime: "2026-01-01T00:00:00Z", finalAttemptEndTime: "2026-01-01T00:00:00Z"}
+    {deadline: "2026-01-01T00:00:00Z", observedTime: "2026-01-01T00:00:00Z", finalAttemptTime: "2026-01-01T00:00:00Z",
+     finalAttemptEndTime: "2026-01-01T00:00:00Z"}
   replacements:
   - node: one
     controller: c
@@ -176,9 +178,10 @@ func testStoredObjects(t *testing.T, v *validation) {
 	_, err := envtest.InstallCRDs(v.config, envtest.CRDInstallOptions{Paths: []string{"../../config/crd/bases"}})
 	v.Expect(err).NotTo(HaveOccurred())
 	for _, kind := range storedKinds {
-		t.Run("R62: decodes every "+kind.resource[strings.LastIndex(kind.resource, "/")+1:]+" that the API server accepts, and can write it back", func(t *testing.T) {
-			newOddObjects(v.sub(t), kind).storeAll()
-		})
+		t.Run("R62: decodes every "+kind.resource[strings.LastIndex(kind.resource, "/")+1:]+" that the API server accepts, and can write it back",
+			func(t *testing.T) {
+				newOddObjects(v.sub(t), kind).storeAll()
+			})
 	}
 }
 
@@ -433,7 +436,8 @@ func elementOf(parent, element any) any {
 var oddTimes = []string{
 	"2026-01-01T00:00:00z", "2026-01-01t00:00:00Z", "2026-01-01t00:00:00z", "2026-01-01 00:00:00Z", "2026-01-01T00:00:00", "2026-01-01", "", "1735689600",
 	"2026-01-01T00:00:00+99:99", "2026-01-01T00:00:00+24:00", "2026-01-01T00:00:00-24:60", "2026-01-01T00:00:00+23:59", "2026-01-01T00:00:00-00:00",
-	"2026-01-01T00:00:00+0000", "2026-01-01T00:00:00Ztail", "2026-01-01T00:00:00ZT", "2026-01-01T00:00:00+00:00t", "2026-01-01T00:00:00Z ", " 2026-01-01T00:00:00Z",
+	"2026-01-01T00:00:00+0000", "2026-01-01T00:00:00Ztail", "2026-01-01T00:00:00ZT", "2026-01-01T00:00:00+00:00t", "2026-01-01T00:00:00Z ",
+	" 2026-01-01T00:00:00Z",
 	"2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00,5Z", "2026-01-01T00:00:00:5Z", "2026-01-01T00:00:00x5Z", "2026-01-01T00:00:0005Z", "2026-01-01T00:00:00.Z",
 	"2026-01-01T00:00:00.1234567890Z", "2026-01-01T00:00:00." + strings.Repeat("9", 400) + "Z", "2026-01-01T00:00:00" + strings.Repeat("9", 10) + "Z",
 	"2026-01-01T23:59:60Z", "2026-12-31T23:59:59Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z", "2026-02-29T00:00:00Z", "2026-02-30T00:00:00Z",
@@ -445,7 +449,8 @@ var oddTimes = []string{
 var oddNumbers = []string{
 	"-1", "0", "1", "1.0", "1e0", "1E+2", "1000.0", "1000.0000001", "1000.0000000001", "999.9999999999", "1000000000.1", "2147483646.9", "9007199254740990.5",
 	"0.1", "1e-400", "2147483647", "2147483648", "-2147483648", "-2147483649", "2147483647.0", "2147483648.0", "4294967296", "9007199254740991",
-	"9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "18446744073709551616", "9.3e18", "1e30", "1e308",
+	"9007199254740993", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "18446744073709551616", "9.3e18", "1e30",
+	"1e308",
 }
 
 var oddOthers = []string{`null`, `true`, `""`, `"1"`, `5`, `[]`, `{}`, `[null]`, `["2026-01-01T00:00:00Z"]`, `{"a":null}`, `"\ud800"`, `"\u0000"`}

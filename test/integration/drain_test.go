@@ -63,7 +63,8 @@ func byPriority(s *scene) {
 	s.withNodes("r23-a", "r23-b")
 	pods := []*corev1.Pod{
 		bare("r23-a-low", "r23-a", withEvacuator, priority(100)), bare("r23-b-low", "r23-b", withEvacuator, priority(100)),
-		bare("r23-a-middle", "r23-a", withEvacuator, priority(500)), bare("r23-a-high", "r23-a", withEvacuator, priority(1000)), bare("r23-b-high", "r23-b", withEvacuator, priority(1000)),
+		bare("r23-a-middle", "r23-a", withEvacuator, priority(500)), bare("r23-a-high", "r23-a", withEvacuator, priority(1000)),
+		bare("r23-b-high", "r23-b", withEvacuator, priority(1000)),
 	}
 	s.run(pods...)
 	s.maintain(nm("r23", draining, ofNodes("r23-a", "r23-b"), upTo(100, 500, 1000)))
@@ -77,7 +78,8 @@ func byPriority(s *scene) {
 
 	s.deletePods("r23-a-low")
 	s.expectMessages("r23/r23-a: Waiting for node r23-b.", "r23/r23-b: Evacuating")
-	s.Eventually(func() []string { return s.targets(pods...) }, soon, pace).Should(ConsistOf("r23-b-low"), "a step ends when its last Pod on any Node has terminated")
+	s.Eventually(func() []string { return s.targets(pods...) }, soon, pace).
+		Should(ConsistOf("r23-b-low"), "a step ends when its last Pod on any Node has terminated")
 
 	s.fleet.KillManager()
 	s.deletePods("r23-b-low")
@@ -104,7 +106,8 @@ func byPriority(s *scene) {
 func overlapping(s *scene) {
 	s.withNodes("one", "two", "three", "four")
 	s.run(
-		bare("one-5000", "one", withEvacuator, priority(5000)), bare("one-10000", "one", withEvacuator, priority(10000)), bare("one-15000", "one", withEvacuator, priority(15000)),
+		bare("one-5000", "one", withEvacuator, priority(5000)), bare("one-10000", "one", withEvacuator, priority(10000)),
+		bare("one-15000", "one", withEvacuator, priority(15000)),
 		bare("two-5000", "two", withEvacuator, priority(5000)), bare("two-15000", "two", withEvacuator, priority(15000)),
 		bare("three-10000", "three", withEvacuator, priority(10000)), bare("three-15000", "three", withEvacuator, priority(15000)),
 		bare("four-2000", "four", withEvacuator, priority(2000)),
@@ -147,7 +150,8 @@ func rowsOfSelectors(s *scene) {
 	postgres := bare("r26-postgres", "r26", withEvacuator, priority(2000), func(pod *corev1.Pod) { pod.Labels["app"] = "postgres" })
 	rest := bare("r26-rest", "r26", withEvacuator, priority(2000))
 	s.run(web, postgres, rest)
-	s.maintain(nm("r26", draining, ofNodes("r26"), planned(entry(v1alpha1.PodTypeDefault, 1000), entry(v1alpha1.PodTypeDefault, 2000, "app", "postgres"), entry(v1alpha1.PodTypeDefault, 2000))))
+	s.maintain(nm("r26", draining, ofNodes("r26"), planned(entry(v1alpha1.PodTypeDefault, 1000), entry(v1alpha1.PodTypeDefault, 2000, "app", "postgres"),
+		entry(v1alpha1.PodTypeDefault, 2000))))
 	s.expectTargets(1, web, postgres, rest)
 	s.Eventually(func() []string { return s.rows("r26", "r26") }, soon, pace).Should(ConsistOf("1000", "1000/postgres"))
 	s.deletePods("r26-web")

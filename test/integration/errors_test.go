@@ -38,7 +38,10 @@ func TestErrors(t *testing.T) {
 		messages []string
 	}{
 		{"creating the NodeMaintenance", right{"nodemaintenances", "create"}, failed, []string{"The drain cannot continue: creating NodeMaintenance "}},
-		{"writing the status of the NodeMaintenance", right{"nodemaintenances/status", "patch"}, failed, []string{" cannot be reconciled: patching the status of NodeMaintenance "}},
+		{
+			"writing the status of the NodeMaintenance",
+			right{"nodemaintenances/status", "patch"}, failed, []string{" cannot be reconciled: patching the status of NodeMaintenance "},
+		},
 		{"cordoning the Node", right{"nodes", "patch"}, v1alpha1.ReasonCordonFailed, []string{" cannot be cordoned: "}},
 		{"listing the Pods", right{"pods", "*"}, failed, []string{"listing the Pods of Node "}},
 		{"listing the PodDisruptionBudgets", right{"poddisruptionbudgets", "*"}, failed, []string{"listing PodDisruptionBudgets"}},
@@ -120,7 +123,9 @@ func (s *scene) expectFailure(machine, reason string, messages ...string) {
 func (s *scene) hideInfrastructure(group string) {
 	s.Helper()
 	role := read(s, s.fleet.Client, client.ObjectKey{Name: "capnm-test-infrastructure"}, &rbacv1.ClusterRole{})
-	role.Rules[0].APIGroups = slices.DeleteFunc([]string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, func(g string) bool { return g == group })
+	role.Rules[0].APIGroups = slices.DeleteFunc([]string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, func(g string) bool {
+		return g == group
+	})
 	s.Expect(s.fleet.Client.Update(s.Context(), role)).To(Succeed())
 }
 
@@ -147,14 +152,20 @@ func (s *scene) connectLimitedUser() {
 func (s *scene) removeRight(without right) {
 	s.Helper()
 	groups := map[string][]string{
-		"":                          {"pods", "pods/eviction", "pods/status", "nodes", "nodes/status", "namespaces", "events", "persistentvolumes", "persistentvolumeclaims", "secrets", "configmaps"},
+		"": {
+			"pods", "pods/eviction", "pods/status", "nodes", "nodes/status", "namespaces", "events", "persistentvolumes", "persistentvolumeclaims", "secrets",
+			"configmaps",
+		},
 		"policy":                    {"poddisruptionbudgets"},
 		"storage.k8s.io":            {"volumeattachments"},
 		v1alpha1.GroupVersion.Group: {"nodemaintenances", "nodemaintenances/status", "evacuations", "evacuations/status"},
 	}
 	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "finalize"}
 	rules := []rbacv1.PolicyRule{{NonResourceURLs: []string{"*"}, Verbs: []string{"*"}}}
-	for _, group := range []string{"apps", "autoscaling", "rbac.authorization.k8s.io", "apiextensions.k8s.io", "admissionregistration.k8s.io", "events.k8s.io", "coordination.k8s.io", "authorization." + v1alpha1.GroupVersion.Group} {
+	for _, group := range []string{
+		"apps", "autoscaling", "rbac.authorization.k8s.io", "apiextensions.k8s.io", "admissionregistration.k8s.io", "events.k8s.io", "coordination.k8s.io",
+		"authorization." + v1alpha1.GroupVersion.Group,
+	} {
 		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{"*"}, Verbs: []string{"*"}})
 	}
 	for group, resources := range groups {

@@ -136,7 +136,8 @@ func migratorDeclines(s *scene) {
 	s.maintain(nm("e12", draining, ofNodes("e12")))
 	s.expectDeleted(pod) // there is no next evacuator: the Pod is evicted
 	s.Eventually(func() string { return s.activeClass(handed) }, soon, pace).Should(Equal(evacuatorClass))
-	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, but the Pod still exists. Evacuator evacuator.test is active."))
+	s.Expect(s.existing(handed).Status.Message).To(Equal("Evacuator migrator.example.com has completed, but the Pod still exists. " +
+		"Evacuator evacuator.test is active."))
 	s.Expect(s.evictions().Names()).To(ConsistOf("e12"))
 	s.completeEvacuator(handed)
 	s.expectDeleted(handed)
@@ -277,7 +278,9 @@ func (s *scene) migrator(args ...string) *controlplane.Process {
 	s.Expect(err).NotTo(HaveOccurred())
 	file := filepath.Join(s.workload.Dir(), "evacuator.kubeconfig")
 	s.Expect(os.WriteFile(file, kubeconfig, 0o600)).To(Succeed())
-	process, err := s.workload.RunProcess(s.Context(), controlplane.ProcessSpec{Name: "evacuator", Path: program, Args: append([]string{"--kubeconfig=" + file}, args...)})
+	process, err := s.workload.RunProcess(s.Context(), controlplane.ProcessSpec{
+		Name: "evacuator", Path: program, Args: append([]string{"--kubeconfig=" + file}, args...),
+	})
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Cleanup(process.Kill)
 	return process
@@ -362,7 +365,8 @@ func forgedNodes(s *scene) {
 	s.Eventually(func() map[string]string { return s.existing(pending).Annotations }, soon, pace).Should(HaveKeyWithValue(v1alpha1.EvacuationNodeAnnotation, ""))
 	s.setFinalizers(pending) // it is cancelled
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(pending) }, soon, pace).Should(BeNil())
-	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3D&") })).To(BeEmpty(), "all Pods that are not scheduled")
+	s.Expect(watches().Where(func(event controlplane.Event) bool { return strings.Contains(event.URI, "spec.nodeName%3D&") })).
+		To(BeEmpty(), "all Pods that are not scheduled")
 	s.Expect(s.workload.Client.Delete(s.Context(), pending)).To(Succeed())
 }
 

@@ -208,7 +208,9 @@ func (s *scene) serveWebhook(c client.Client, name string, handler http.Handler,
 	s.Cleanup(func() { _ = c.Delete(context.WithoutCancel(s.Context()), configuration) })
 }
 
-func validatingWebhook(name string, config admissionregistrationv1.WebhookClientConfig, rule admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
+func validatingWebhook(name string, config admissionregistrationv1.WebhookClientConfig,
+	rule admissionregistrationv1.RuleWithOperations,
+) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name: name + ".example.com", AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: ptr.To[int32](30), ClientConfig: config,
 		SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), FailurePolicy: ptr.To(admissionregistrationv1.Fail),
@@ -251,9 +253,11 @@ func (s *scene) refuseEvictions(prefix, why string) client.Object {
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "keep"},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy:    ptr.To(admissionregistrationv1.Fail),
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: ofEvictions}}},
-			Validations:      []admissionregistrationv1.Validation{{Expression: `!request.name.startsWith("` + prefix + `")`, Message: why}},
+			FailurePolicy: ptr.To(admissionregistrationv1.Fail),
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: ofEvictions}},
+			},
+			Validations: []admissionregistrationv1.Validation{{Expression: `!request.name.startsWith("` + prefix + `")`, Message: why}},
 		},
 	}
 	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
@@ -266,7 +270,9 @@ func (s *scene) refuseEvictions(prefix, why string) client.Object {
 	probe := bare(prefix+"-probe", "nowhere")
 	s.create(s.workload.Client, probe)
 	s.Eventually(func() error { // the API server observes a policy after a moment
-		return s.workload.Client.SubResource("eviction").Create(s.Context(), probe, &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
+		return s.workload.Client.SubResource("eviction").Create(s.Context(), probe, &policyv1.Eviction{
+			DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+		})
 	}, soon, pace).Should(MatchError(ContainSubstring(why)))
 	s.Expect(s.workload.Client.Delete(s.Context(), probe, client.GracePeriodSeconds(0))).To(Succeed())
 	return binding

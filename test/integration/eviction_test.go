@@ -80,7 +80,8 @@ func budgetIsEdited(s *scene) {
 	s.create(s.workload.Client, budgetRequiring("e20", 2))
 	s.expectHealthy("e20", 2)
 	s.maintain(nm("e20-a", draining, ofNodes("e20-a")))
-	s.expectWaits(first, string(budgets.BudgetExhausted), "Waiting for PodDisruptionBudget default/e20: 2 healthy Pods required; it never allows a disruption (minAvailable: 2)")
+	s.expectWaits(first, string(budgets.BudgetExhausted), "Waiting for PodDisruptionBudget default/e20: 2 healthy Pods required; it never allows a disruption "+
+		"(minAvailable: 2)")
 	s.expectWaits(second, string(budgets.BudgetExhausted), "2 healthy Pods required")
 	s.Expect(s.evictions()).To(BeEmpty())
 
@@ -110,7 +111,8 @@ func budgetIsReplaced(s *scene) {
 		s.expectWaits(pod, string(budgets.BudgetExhausted), "6 healthy Pods required")
 	}
 	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("e55", 6))).To(Succeed())
-	s.expectWaits(pods[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55, which selected the Pod, was deleted; another one may replace it")
+	s.expectWaits(pods[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55, which selected the Pod, was deleted; another one "+
+		"may replace it")
 	s.create(s.workload.Client, budgetRequiring("e55", 4))
 	s.Eventually(func() []corev1.Pod { return s.podsOf("e55") }, eventually, pace).Should(HaveLen(4))
 	left := s.podsOf("e55")
@@ -121,7 +123,8 @@ func budgetIsReplaced(s *scene) {
 
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"e55-other"}}}`))
 	s.Expect(s.workload.Client.Patch(s.Context(), left[0].DeepCopy(), patch)).To(Succeed())
-	s.expectWaits(&left[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55 does not select the Pod any more; another one may replace it")
+	s.expectWaits(&left[0], string(budgets.BudgetRemoved), "Waiting 3 s since PodDisruptionBudget default/e55 does not select the Pod any "+
+		"more; another one may replace it")
 	s.Expect(s.evictions()).To(HaveLen(2))
 	s.expectDeleted(&left[0])
 	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("e55", 4))).To(Succeed())
@@ -202,7 +205,8 @@ func twoBudgets(s *scene) {
 	s.create(s.workload.Client, budgetRequiring("e18-two", 0), all)
 	s.expectHealthy("e18-two", 1)
 	s.maintain(nm("e18-two", draining, ofNodes("e18-two")))
-	s.expectWaits(pod, string(budgets.MultipleBudgets), "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it: default/e18-two, default/e18-two-all")
+	s.expectWaits(pod, string(budgets.MultipleBudgets), "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it: default/e18-two, "+
+		"default/e18-two-all")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), all)).To(Succeed())
 	s.expectDeleted(pod)
@@ -216,7 +220,8 @@ func stoppedController(s *scene) {
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.create(s.workload.Client, budgetRequiring("e20-stop", 0))
 	s.maintain(nm("e20-stop", draining, ofNodes("e20-stop")))
-	s.expectWaits(pod, string(budgets.BudgetNotObserved), "Waiting for PodDisruptionBudget default/e20-stop: the disruption controller has not updated its status yet")
+	s.expectWaits(pod, string(budgets.BudgetNotObserved), "Waiting for PodDisruptionBudget default/e20-stop: the disruption controller "+
+		"has not updated its status yet")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.ControllerManager)).To(Succeed())
 	s.expectDeleted(pod)
@@ -233,7 +238,8 @@ func syncFailed(s *scene) {
 	s.run(pod)
 	s.create(s.workload.Client, budget("e20-sync", 1))
 	s.maintain(nm("e20-sync", draining, ofNodes("e20-sync")))
-	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "Waiting for PodDisruptionBudget default/e20-sync: the disruption controller cannot compute it: configmaps does not implement the scale subresource")
+	s.expectWaits(pod, string(budgets.BudgetSyncFailed), "Waiting for PodDisruptionBudget default/e20-sync: the disruption controller cannot compute it: "+
+		"configmaps does not implement the scale subresource")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("e20-sync", 1))).To(Succeed())
 	s.expectDeleted(pod)
@@ -247,7 +253,8 @@ func budgetOfBarePods(s *scene) {
 	s.create(s.workload.Client, budget("e20-bare", 1))
 	s.expectHealthy("e20-bare", 1)
 	s.maintain(nm("e20-bare", draining, ofNodes("e20-bare")))
-	s.expectWaits(pod, string(budgets.BudgetExhausted), "PodDisruptionBudget default/e20-bare selects only Pods without a controller, for which Kubernetes supports only an integer minAvailable; it never allows a disruption")
+	s.expectWaits(pod, string(budgets.BudgetExhausted), "PodDisruptionBudget default/e20-bare selects only Pods without a controller, for which Kubernetes "+
+		"supports only an integer minAvailable; it never allows a disruption")
 	s.Expect(s.evictions()).To(BeEmpty())
 	s.editBudget("e20-bare", func(pdb *policyv1.PodDisruptionBudget) {
 		pdb.Spec.MaxUnavailable, pdb.Spec.MinAvailable = nil, ptr.To(intstr.FromInt(0))
@@ -385,11 +392,12 @@ func hangingNode(s *scene) {
 		free = append(free, bare(fmt.Sprintf("e23-free-%d", i), "e23-free", withApp("e23")))
 	}
 	s.run(append(stuck, free...)...)
-	s.create(s.workload.Client, budgetRequiring("e23-shared", 0, func(pdb *policyv1.PodDisruptionBudget) { // selects two Pods of each Node and allows their disruption
-		pdb.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "statefulset.kubernetes.io/pod-name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shared"}},
-		}}
-	}))
+	s.create(s.workload.Client, budgetRequiring("e23-shared", 0,
+		func(pdb *policyv1.PodDisruptionBudget) { // selects two Pods of each Node and allows their disruption
+			pdb.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "statefulset.kubernetes.io/pod-name", Operator: metav1.LabelSelectorOpIn, Values: []string{"shared"}},
+			}}
+		}))
 	for _, pod := range append(stuck[:2:2], free[:2]...) {
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"statefulset.kubernetes.io/pod-name":"shared"}}}`))
 		s.Expect(s.workload.Client.Patch(s.Context(), pod.DeepCopy(), patch)).To(Succeed())

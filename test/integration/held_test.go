@@ -43,16 +43,18 @@ func (s *scene) testHeldMachines() {
 		s.deleteMachine("stuck")
 		s.Eventually(func() string { return s.condition("stuck").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget default/endless"))
 		s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("endless", 1))).To(Succeed())
-		s.Eventually(func() string { return s.condition("stuck").Message }, soon, pace).Should(ContainSubstring("default/endless: Still terminating after the grace period"))
+		s.Eventually(func() string { return s.condition("stuck").Message }, soon, pace).
+			Should(ContainSubstring("default/endless: Still terminating after the grace period"))
 		s.Expect(s.workload.Client.Delete(s.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 		s.expectGone("stuck")
 	})
 
-	t.Run("M39: reports requests that the API server refuses, releases the Machine at the drain timeout, and drains a Node that is written continuously", func(t *testing.T) {
-		s := all.sub(t)
-		defer s.removeWorkloads()
-		s.heldByRefusals()
-	})
+	t.Run("M39: reports requests that the API server refuses, releases the Machine at the drain timeout, and drains a Node that is written continuously",
+		func(t *testing.T) {
+			s := all.sub(t)
+			defer s.removeWorkloads()
+			s.heldByRefusals()
+		})
 
 	t.Run("M40: drains a workload cluster while the API server of another one responds slowly", func(t *testing.T) {
 		s := all.sub(t)
@@ -111,15 +113,20 @@ func (s *scene) slowCluster(n int) *hangingWebhook {
 func (s *scene) heldByRefusals() {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = v1alpha1.OnTimeoutDelete })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.OnTimeout = "" })
-	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`, admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
-	}, func() error {
-		return s.workload.Client.Patch(s.Context(), s.node("cordon"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)), client.DryRunAll)
-	})
-	s.refuse("maintenances", `object.metadata.name == "probe" || has(object.metadata.annotations) && object.metadata.annotations[?"`+v1alpha1.OwnerMachineAnnotation+`"].orValue("") == "default/refused"`, admissionregistrationv1.RuleWithOperations{
+	s.refuse("cordons", `object.metadata.name == "cordon" && has(object.spec.unschedulable) && object.spec.unschedulable`,
+		admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+		}, func() error {
+			return s.workload.Client.Patch(s.Context(), s.node("cordon"), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)),
+				client.DryRunAll)
+		})
+	s.refuse("maintenances", `object.metadata.name == "probe" || has(object.metadata.annotations) && object.metadata.annotations[?"`+
+		v1alpha1.OwnerMachineAnnotation+`"].orValue("") == "default/refused"`, admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"}},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"},
+		},
 	}, func() error {
 		return s.workload.Client.Create(s.Context(), nm("probe", idle, ofNodes("none")), client.DryRunAll)
 	})
@@ -208,7 +215,9 @@ func (s *scene) withoutEvacuations(namespace string) {
 	s.Helper()
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceName("count/evacuations." + v1alpha1.GroupVersion.Group): resource.MustParse("0")}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			corev1.ResourceName("count/evacuations." + v1alpha1.GroupVersion.Group): resource.MustParse("0"),
+		}},
 	}
 	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, quota)
 	s.Eventually(func(g Gomega) {

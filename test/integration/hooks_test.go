@@ -36,33 +36,50 @@ func TestHooks(t *testing.T) {
 	parallel(t, 260*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.testVolumes()
-	all.withMachines("paused", "resting", "annotated", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced", "foreign", "pooled", "orphaned", "inherited", "spare")
+	all.withMachines("paused", "resting", "annotated", "halted", "frozen", "withdrawn", "moved", "slow", "slower", "overtime", "ordered", "completed", "balanced",
+		"foreign", "pooled", "orphaned", "inherited", "spare")
 
 	t.Run("M16: does not change a paused Machine and its Node", func(t *testing.T) { all.sub(t).paused() })
 	t.Run("M16: does not change the Machines and Nodes of a paused Cluster", func(t *testing.T) { all.sub(t).pausedCluster() })
 	t.Run("M102: drains a Machine whose Cluster has the annotation of a pause", func(t *testing.T) { all.sub(t).clusterAnnotated() })
-	t.Run("M16: stops a drain while its Cluster is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster) })
-	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) { all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen")) })
+	t.Run("M16: stops a drain while its Cluster is paused, and then continues it", func(t *testing.T) {
+		all.sub(t).pausedInTheMiddle("halted", (*scene).pauseCluster)
+	})
+	t.Run("M16: stops a drain while its Machine is paused, and then continues it", func(t *testing.T) {
+		all.sub(t).pausedInTheMiddle("frozen", pauseMachine("frozen"))
+	})
 	t.Run("E50: evicts no Pod while its Machine is paused and the NodeMaintenance is completed", func(t *testing.T) {
 		all.sub(t).pausedInTheMiddle("withdrawn", pauseMachineAndComplete("withdrawn"))
 	})
-	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slow", pauseMachine("slow")) })
-	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) { all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster) })
+	t.Run("E38: evicts no Pod twice when its Machine is paused and resumed during slow evictions", func(t *testing.T) {
+		all.sub(t).pausedDuringEviction("slow", pauseMachine("slow"))
+	})
+	t.Run("E38: evicts no Pod twice when its Cluster is paused and resumed during slow evictions", func(t *testing.T) {
+		all.sub(t).pausedDuringEviction("slower", (*scene).pauseCluster)
+	})
 	t.Run("M89: does nothing for a drain of another management cluster before it can continue it", func(t *testing.T) { all.sub(t).inherited() })
 	t.Run("M12: sets the hook again on a Machine that was moved after its hook was released", func(t *testing.T) { all.sub(t).moved() })
-	t.Run("M13, M96, M97: deletes the remaining Pods before the Machine is released with onTimeout Delete, also if its timeout is set late", func(t *testing.T) { all.sub(t).deletedAtTimeout() })
-	t.Run("M13, M96, M97: evicts Pods of later steps and waits for their termination before the Machine is released, also if its timeout is set late", func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
-	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) { all.sub(t).completedByOthers() })
-	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
-	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) { all.sub(t).loadBalancersRestored() })
-	t.Run("M11, M113, M114, M115, M116: a hook of another owner holds the drain before it begins and in the middle, unless the policy ignores it", func(t *testing.T) {
-		all.sub(t).heldByHooks()
+	t.Run("M13, M96, M97: deletes the remaining Pods before the Machine is released with onTimeout Delete, also if its timeout is set late",
+		func(t *testing.T) { all.sub(t).deletedAtTimeout() })
+	t.Run("M13, M96, M97: evicts Pods of later steps and waits for their termination before the Machine is released, also if its timeout is set late",
+		func(t *testing.T) { all.sub(t).finalEvictionAttempt() })
+	t.Run("M17: recreates a NodeMaintenance that a user completes during the drain, and does not uncordon the Node", func(t *testing.T) {
+		all.sub(t).completedByOthers()
 	})
+	t.Run("M32: excludes the Node from load balancers before the first eviction", func(t *testing.T) { all.sub(t).loadBalancers() })
+	t.Run("M32: includes the Node in load balancers after the maintenance, unless another actor excluded it", func(t *testing.T) {
+		all.sub(t).loadBalancersRestored()
+	})
+	t.Run("M11, M113, M114, M115, M116: a hook of another owner holds the drain before it begins and in the middle, unless the policy ignores it",
+		func(t *testing.T) {
+			all.sub(t).heldByHooks()
+		})
 	t.Run("M9: drains a control plane Machine before its pre-terminate hook is handled", func(t *testing.T) { all.sub(t).preTerminate() })
 	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
 	t.Run("M82: names a MachinePool without Machines in the condition of the policy, until it has one", func(t *testing.T) { all.sub(t).poolWithoutMachines() })
 	t.Run("M9, M14: drains a Machine that a MachineHealthCheck deletes", func(t *testing.T) { all.sub(t).healthCheck() })
-	t.Run("M18, M88, R58: deletes NodeMaintenances without Machine and Node on connect, and reports one whose Node exists, which is restored when a user completes or deletes it", func(t *testing.T) { all.sub(t).orphans() })
+	t.Run("M18, M88, R58: deletes NodeMaintenances without Machine and Node on connect, and reports one whose Node exists, which is restored when a user "+
+		"completes or deletes it", func(t *testing.T) { all.sub(t).orphans() })
 	t.Run("M17: finishes a drain whose policy was deleted, also after a restart", func(t *testing.T) { all.sub(t).policyGone() })
 }
 
@@ -236,7 +253,9 @@ func (s *scene) inherited() {
 	invalid := tooLargeRule("web")
 	s.create(s.fleet.Client, invalid)
 	s.fleet.KillManager()
-	m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "the previous one", Cluster: s.cluster.Key(), Machine: s.machine("inherited"), Node: s.node("inherited")})
+	m := machinedrain.Maintenance(machinedrain.Request{
+		ManagementCluster: "the previous one", Cluster: s.cluster.Key(), Machine: s.machine("inherited"), Node: s.node("inherited"),
+	})
 	s.create(s.workload.Client, m)
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "inherited"}}}
 	s.Expect(s.workload.Client.Status().Update(s.Context(), m)).To(Succeed())
@@ -423,7 +442,8 @@ func (s *scene) expectHeldByHook(machine string) {
 		condition := s.condition(machine)
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonWaitingForPreDrainHook))
 		g.Expect(condition.Message).To(ContainSubstring("foreign (owner another-actor)"))
-		g.Expect(s.machine(machine).Annotations).To(And(HaveKey(v1alpha1.PreDrainHookAnnotation), HaveKeyWithValue(foreignHook, "another-actor"), HaveKey(v1alpha1.DrainHeldAnnotation)))
+		g.Expect(s.machine(machine).Annotations).To(And(HaveKey(v1alpha1.PreDrainHookAnnotation), HaveKeyWithValue(foreignHook, "another-actor"),
+			HaveKey(v1alpha1.DrainHeldAnnotation)))
 	}, soon, pace).Should(Succeed())
 }
 
@@ -459,10 +479,14 @@ func (s *scene) machinePool() {
 // poolWithoutMachines creates a MachinePool as a provider without MachinePool Machines has it: it has Nodes and no Machines. It is paused, since no
 // such provider runs here.
 func (s *scene) poolWithoutMachines() {
-	pool := &clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "opaque", Annotations: map[string]string{clusterv1.PausedAnnotation: ""}}}
+	pool := &clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "opaque", Annotations: map[string]string{clusterv1.PausedAnnotation: ""},
+	}}
 	pool.Spec.ClusterName, pool.Spec.Template.Spec.ClusterName = s.cluster.Key().Name, s.cluster.Key().Name
 	pool.Spec.Template.Spec.Bootstrap.DataSecretName = ptr.To("none")
-	pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "OpaquePool", Name: "opaque"}
+	pool.Spec.Template.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "OpaquePool", Name: "opaque",
+	}
 	s.create(s.fleet.Client, pool)
 	patch := client.MergeFrom(pool.DeepCopy())
 	pool.Status.NodeRefs = []corev1.ObjectReference{{Kind: "Node", Name: "spare"}}
@@ -486,7 +510,9 @@ func (s *scene) healthCheck() {
 	check := &clusterv1.MachineHealthCheck{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "checked"}}
 	check.Spec.ClusterName = s.cluster.Key().Name
 	check.Spec.Selector = *labelSelector(clusterv1.MachineDeploymentNameLabel, "checked")
-	check.Spec.Checks.UnhealthyNodeConditions = []clusterv1.UnhealthyNodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, TimeoutSeconds: ptr.To[int32](1)}}
+	check.Spec.Checks.UnhealthyNodeConditions = []clusterv1.UnhealthyNodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, TimeoutSeconds: ptr.To[int32](1),
+	}}
 	s.create(s.fleet.Client, check)
 	s.run(bare("lost", ill))
 	s.stopAnswering(ill)
@@ -502,7 +528,8 @@ func (s *scene) machineOf(deployment string) (name string) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
 		list := &clusterv1.MachineList{}
-		g.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).To(Succeed())
+		g.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).
+			To(Succeed())
 		running := slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !m.DeletionTimestamp.IsZero() })
 		g.Expect(running).To(HaveLen(1))
 		name = running[0].Name

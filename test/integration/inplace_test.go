@@ -92,7 +92,8 @@ func TestInPlaceUpdates(t *testing.T) {
 		draining := s.withReason(v1alpha1.ReasonMachineDraining)[0]
 		s.Expect(s.maintenanceOf(draining).Spec.Reason).To(Equal("Cluster API updates Machine default/" + draining + " in place"))
 		s.Expect(s.machine(draining).Annotations).NotTo(HaveKey(clusterv1.MachineSkipRemediationAnnotation))
-		s.Eventually(func() string { return s.updating(draining) }, eventually, pace).Should(And(ContainSubstring("In-place update in progress: Waiting for stage Drain of the Node (Draining): "), ContainSubstring("Pod default/on-"+draining)))
+		s.Eventually(func() string { return s.updating(draining) }, eventually, pace).
+			Should(And(ContainSubstring("In-place update in progress: Waiting for stage Drain of the Node (Draining): "), ContainSubstring("Pod default/on-"+draining)))
 		s.Expect(s.updates()).To(BeEmpty())
 
 		s.Expect(s.workload.Client.Delete(s.Context(), budget("held", 0))).To(Succeed())
@@ -142,7 +143,8 @@ func TestInPlaceUpdates(t *testing.T) {
 		s.expectReleased(machines...)
 		s.Eventually(func(g Gomega) {
 			for _, machine := range machines {
-				g.Expect(s.machine(machine).Annotations).NotTo(Or(HaveKey(v1alpha1.UpdateAllowedAnnotation), HaveKey(v1alpha1.DrainRequestedAnnotation), HaveKey(clusterv1.MachineSkipRemediationAnnotation)))
+				g.Expect(s.machine(machine).Annotations).NotTo(Or(HaveKey(v1alpha1.UpdateAllowedAnnotation), HaveKey(v1alpha1.DrainRequestedAnnotation),
+					HaveKey(clusterv1.MachineSkipRemediationAnnotation)))
 				g.Expect(s.condition(machine)).To(BeZero())
 				g.Expect(s.maintenanceOf(machine)).To(BeNil())
 			}
@@ -160,7 +162,8 @@ func TestInPlaceUpdates(t *testing.T) {
 		}
 		end := func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.UpdateInProgressAnnotation) }
 		expectDrained := func() { // an update is in progress, so the manager must not restore the Node after the permission
-			s.Eventually(func() (inplace.Decision, error) { return inplace.Check(s.Context(), u.management, keyOf("alone")) }, eventually, pace).Should(HaveField("Allowed", BeTrue()))
+			s.Eventually(func() (inplace.Decision, error) { return inplace.Check(s.Context(), u.management, keyOf("alone")) }, eventually, pace).
+				Should(HaveField("Allowed", BeTrue()))
 			s.Expect(s.node("alone").Spec.Unschedulable).To(BeTrue())
 			s.Expect(s.maintenanceOf("alone").Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		}
@@ -210,7 +213,9 @@ func (s *scene) withUpdater() *updater {
 	s.serve(u, port)
 	s.create(s.fleet.Client, &runtimev1.ExtensionConfig{
 		ObjectMeta: metav1.ObjectMeta{Name: "updater"},
-		Spec:       runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{URL: "https://127.0.0.1:" + strconv.Itoa(port), CABundle: s.fleet.Management.CAData()}},
+		Spec: runtimev1.ExtensionConfigSpec{ClientConfig: runtimev1.ClientConfig{
+			URL: "https://127.0.0.1:" + strconv.Itoa(port), CABundle: s.fleet.Management.CAData(),
+		}},
 	})
 	s.Eventually(func(g Gomega) {
 		config := read(g, s.fleet.Client, client.ObjectKey{Name: "updater"}, &runtimev1.ExtensionConfig{})
@@ -266,7 +271,9 @@ func (u *updater) canUpdateMachine(_ context.Context, _ *runtimehooksv1.CanUpdat
 }
 
 // canUpdateMachineSet says that the updater can change the zone of a machine.
-func (u *updater) canUpdateMachineSet(_ context.Context, request *runtimehooksv1.CanUpdateMachineSetRequest, response *runtimehooksv1.CanUpdateMachineSetResponse) {
+func (u *updater) canUpdateMachineSet(_ context.Context, request *runtimehooksv1.CanUpdateMachineSetRequest,
+	response *runtimehooksv1.CanUpdateMachineSetResponse,
+) {
 	desired := &infrav1.KwokMachineTemplate{}
 	err := json.Unmarshal(request.Desired.InfrastructureMachineTemplate.Raw, desired)
 	if err == nil {
@@ -373,7 +380,8 @@ func (s *scene) updates() controlplane.Events {
 func (s *scene) expectUpdatedWhileCordoned(node string) {
 	s.Helper()
 	updates, writes := s.updates().Named("", node), s.nodeWrites(node)
-	s.expectOrder(s.first(writes.Where(setsUnschedulable)), s.first(updates.Where(contains("begins"))), s.first(updates.Where(contains("ends"))), s.first(writes.Where(setsSchedulable)))
+	s.expectOrder(s.first(writes.Where(setsUnschedulable)), s.first(updates.Where(contains("begins"))), s.first(updates.Where(contains("ends"))),
+		s.first(writes.Where(setsSchedulable)))
 }
 
 // updating returns the message of the condition Updating of a Machine.

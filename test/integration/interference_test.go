@@ -31,9 +31,15 @@ func TestInterference(t *testing.T) {
 	t.Run("M54: releases the Machine when another actor deletes its Node during the drain", func(t *testing.T) { all.sub(t).nodeDeleted() })
 	t.Run("M55: continues a drain whose NodeMaintenance another actor deleted without its finalizer", func(t *testing.T) { all.sub(t).finalizerRemoved() })
 	t.Run("M55: keeps the Node cordoned if that happens while no manager runs", func(t *testing.T) { all.sub(t).finalizerRemovedWithoutManager() })
-	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) { all.sub(t).policyCRDDeleted() })
-	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) { all.sub(t).evictionCutOff() })
-	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) { all.sub(t).apiServerKilledInEviction() })
+	t.Run("M56: continues drains without a MachineDrainPolicy while the CRD is missing, and follows the policy when it is created again", func(t *testing.T) {
+		all.sub(t).policyCRDDeleted()
+	})
+	t.Run("E40: deletes a Pod whose disruption was granted to an eviction that was cut off, and does not wait for two minutes", func(t *testing.T) {
+		all.sub(t).evictionCutOff()
+	})
+	t.Run("E40: deletes the Pod if the API server was killed between its write of the budget and the deletion", func(t *testing.T) {
+		all.sub(t).apiServerKilledInEviction()
+	})
 	t.Run("M54: releases the Machine when its Cluster is deleted during the drain, and evicts no further Pod", func(t *testing.T) { all.sub(t).clusterDeleted() })
 }
 
@@ -89,7 +95,8 @@ func (s *scene) removeMaintenance(machine string) (removed types.UID) {
 	s.Helper()
 	m := s.maintenanceOf(machine)
 	s.Expect(s.workload.Client.Delete(s.Context(), m)).To(Succeed())
-	s.Expect(client.IgnoreNotFound(s.workload.Client.Patch(s.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(Succeed())
+	s.Expect(client.IgnoreNotFound(s.workload.Client.Patch(s.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).
+		To(Succeed())
 	return m.UID
 }
 
@@ -133,7 +140,8 @@ func (s *scene) policyCRDDeleted() {
 	s.deleteMachine("limited")
 	serve := s.unservePolicies()
 	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).Should(And(
-		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"), ContainSubstring("Waiting for PodDisruptionBudget")))
+		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"),
+		ContainSubstring("Waiting for PodDisruptionBudget")))
 	s.Eventually(func() map[string]string { return s.machine("spare").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.expectGone("limited")
 	serve()
@@ -228,7 +236,8 @@ func (s *scene) apiServerKilledInEviction() {
 func (s *scene) clusterDeleted() {
 	s.change("last", func(m *clusterv1.Machine) { m.Annotations[preTerminateHook] = "" })
 	s.blockedWithEvacuator("last")
-	s.Expect(s.fleet.Client.Delete(s.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}})).To(Succeed())
+	s.Expect(s.fleet.Client.Delete(s.Context(),
+		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Key().Namespace, Name: s.cluster.Key().Name}})).To(Succeed())
 	released := s.released("last")
 	s.openBudget()
 	s.Eventually(func(g Gomega) {

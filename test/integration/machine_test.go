@@ -22,30 +22,31 @@ func TestDeletedMachines(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
 
-	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress", func(t *testing.T) {
-		s := all.sub(t)
-		defer s.removeWorkloads()
-		s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
-		s.deleteMachine("m1")
-		const why = "Waiting for PodDisruptionBudget default/web"
-		s.Eventually(func(g Gomega) {
-			g.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
-			g.Expect(s.condition("m1").Message).To(ContainSubstring(why))
-			m := s.maintenanceOf("m1")
-			g.Expect(m).NotTo(BeNil())
-			g.Expect(m.Status.Summary.Blocking).To(ContainSubstring(why))
-			g.Expect(m.Status.NodeStatuses).To(HaveLen(1))
-			g.Expect(m.Status.NodeStatuses[0].DrainMessage).To(Equal("Evacuating"))
-			g.Expect(m.Status.NodeStatuses[0].PodsEvacuating).To(BeEquivalentTo(3))
-			g.Expect(s.node("m1").Spec.Unschedulable).To(BeTrue())
-		}, soon, pace).Should(Succeed())
-		s.Expect(s.evictions()).To(BeEmpty())
-		staying := s.podsOf("web")
-		s.create(s.fleet.Client, drainRule("skip-web", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
-		s.expectGone("m1")
-		s.expectInvariants(staying...)
-		s.Expect(s.evictions()).To(BeEmpty())
-	})
+	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress",
+		func(t *testing.T) {
+			s := all.sub(t)
+			defer s.removeWorkloads()
+			s.runOn("m1", "web", 3, deployment("web", 3), budget("web", 0))
+			s.deleteMachine("m1")
+			const why = "Waiting for PodDisruptionBudget default/web"
+			s.Eventually(func(g Gomega) {
+				g.Expect(s.condition("m1").Reason).To(Equal(v1alpha1.ReasonMachineDraining))
+				g.Expect(s.condition("m1").Message).To(ContainSubstring(why))
+				m := s.maintenanceOf("m1")
+				g.Expect(m).NotTo(BeNil())
+				g.Expect(m.Status.Summary.Blocking).To(ContainSubstring(why))
+				g.Expect(m.Status.NodeStatuses).To(HaveLen(1))
+				g.Expect(m.Status.NodeStatuses[0].DrainMessage).To(Equal("Evacuating"))
+				g.Expect(m.Status.NodeStatuses[0].PodsEvacuating).To(BeEquivalentTo(3))
+				g.Expect(s.node("m1").Spec.Unschedulable).To(BeTrue())
+			}, soon, pace).Should(Succeed())
+			s.Expect(s.evictions()).To(BeEmpty())
+			staying := s.podsOf("web")
+			s.create(s.fleet.Client, drainRule("skip-web", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
+			s.expectGone("m1")
+			s.expectInvariants(staying...)
+			s.Expect(s.evictions()).To(BeEmpty())
+		})
 
 	t.Run("M13: releases the Machine at the drain timeout, also if the timeout is set during the drain", func(t *testing.T) {
 		s := all.sub(t)
@@ -72,28 +73,29 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
-	t.Run("M17: recreates a NodeMaintenance that a user deletes during the drain, also while a finalizer keeps it, and does not uncordon the Node", func(t *testing.T) {
-		s := all.sub(t)
-		defer s.removeWorkloads()
-		s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
-		s.deleteMachine("m4")
-		s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
-		before := s.maintenanceOf("m4")
-		kept := before.DeepCopy()
-		kept.Finalizers = append(kept.Finalizers, "example.com/audit")
-		s.Expect(s.workload.Client.Patch(s.Context(), kept, client.MergeFrom(before))).To(Succeed())
-		s.Expect(s.workload.Client.Delete(s.Context(), before)).To(Succeed())
-		s.Eventually(func(g Gomega) {
-			now := s.maintenanceOf("m4")
-			g.Expect(now).NotTo(BeNil())
-			g.Expect(now.UID).NotTo(Equal(before.UID))
-		}, soon, pace).Should(Succeed())
-		s.Expect(s.workload.Client.Patch(s.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
-		s.expectGone("m4")
-		s.expectInvariants()
-		s.Expect(s.audited().Writes().Resource("nodes").Named("", "m4").Where(setsSchedulable)).To(BeEmpty())
-	})
+	t.Run("M17: recreates a NodeMaintenance that a user deletes during the drain, also while a finalizer keeps it, and does not uncordon the Node",
+		func(t *testing.T) {
+			s := all.sub(t)
+			defer s.removeWorkloads()
+			s.runOn("m4", "web", 2, deployment("web", 2), budget("web", 0))
+			s.deleteMachine("m4")
+			s.Eventually(func() string { return s.condition("m4").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
+			before := s.maintenanceOf("m4")
+			kept := before.DeepCopy()
+			kept.Finalizers = append(kept.Finalizers, "example.com/audit")
+			s.Expect(s.workload.Client.Patch(s.Context(), kept, client.MergeFrom(before))).To(Succeed())
+			s.Expect(s.workload.Client.Delete(s.Context(), before)).To(Succeed())
+			s.Eventually(func(g Gomega) {
+				now := s.maintenanceOf("m4")
+				g.Expect(now).NotTo(BeNil())
+				g.Expect(now.UID).NotTo(Equal(before.UID))
+			}, soon, pace).Should(Succeed())
+			s.Expect(s.workload.Client.Patch(s.Context(), kept, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+			s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
+			s.expectGone("m4")
+			s.expectInvariants()
+			s.Expect(s.audited().Writes().Resource("nodes").Named("", "m4").Where(setsSchedulable)).To(BeEmpty())
+		})
 
 	t.Run("M35: evicts a critical Pod while Pods with lower priority wait for their PodDisruptionBudget", func(t *testing.T) {
 		s := all.sub(t)
@@ -108,7 +110,9 @@ func TestDeletedMachines(t *testing.T) {
 		s.expectInvariants()
 	})
 
-	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) { all.sub(t).replacementsReturn("returns") })
+	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) {
+		all.sub(t).replacementsReturn("returns")
+	})
 
 	all.testHeldMachines()
 

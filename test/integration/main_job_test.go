@@ -44,7 +44,8 @@ func TestMainJob(t *testing.T) {
 		s.expectNoneRefused()
 		s.expectInvariants()
 		s.expectCosts(20)
-		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).To(BeEmpty(), "Cluster API cordons a second time")
+		s.Expect(s.audited().WithUserAgent(fleet.CoreAgent).Writes().Resource("nodes").Verb("patch", "update").Where(setsUnschedulable)).
+			To(BeEmpty(), "Cluster API cordons a second time")
 		stops := s.audited().By(kwok.ProviderUser).Verb("patch").Resource("nodes").Named("", "m1").Where(contains(controlplane.KubeletLabel))
 		s.Expect(stops).NotTo(BeEmpty(), "the provider stops the kubelet, and may repeat it")
 	})

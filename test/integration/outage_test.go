@@ -147,7 +147,9 @@ func (s *scene) waitsForTurnThroughout(machines ...string) {
 	expectWaits("a failure of admission")
 
 	before := s.maintenanceOf(last).UID
-	s.Expect(s.workload.Client.Delete(s.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "nodemaintenances." + v1alpha1.GroupVersion.Group}})).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+		Name: "nodemaintenances." + v1alpha1.GroupVersion.Group,
+	}})).To(Succeed())
 	s.Eventually(func(g Gomega) {
 		list := &v1alpha1.NodeMaintenanceList{}
 		g.Expect(s.workload.Client.List(s.Context(), list)).To(Succeed())
@@ -180,7 +182,8 @@ func (s *scene) nodeUnknown(machine string) {
 	s.fleet.KillManager()
 	s.Expect(s.fleet.Core.Stop()).To(Succeed())
 	s.Expect(s.fleet.Core.Start(s.Context(), "--namespace=another")).To(Succeed())
-	s.Expect(s.fleet.Client.Status().Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)))).To(Succeed())
+	s.Expect(s.fleet.Client.Status().Patch(s.Context(), s.machine(machine), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nodeRef":null}}`)))).
+		To(Succeed())
 	s.deleteMachine(machine)
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(ContainSubstring("The Node is unknown"))
@@ -291,7 +294,8 @@ func TestDisconnect(t *testing.T) {
 
 	t.Run("M27: reports on the condition of a Machine everything that it waits for, and the result", func(t *testing.T) { all.sub(t).conditionReasons() })
 
-	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, without the CRD, in an outage", func(t *testing.T) {
+	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, "+
+		"without the CRD, in an outage", func(t *testing.T) {
 		all.sub(t).waitsForTurnThroughout("turn-1", "turn-2", "turn-3", "turn-4", "turn-5")
 	})
 }

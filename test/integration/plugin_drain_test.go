@@ -113,7 +113,8 @@ excludeFromLoadBalancers: true
 	s.Expect(spec.DrainPlan).To(HaveLen(1))
 	s.Expect(spec.ExcludeFromLoadBalancers).To(BeTrue())
 	s.Expect(s.pluginSucceeds(admin, drain...)).To(Equal([]string{object + " unchanged", "nodemaintenance/rack drained"}))
-	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "n2", "--together", "rack", "--yes", "--spec", settings("excludeFromLoadBalancers: false"))[0]).To(Equal(object + " configured"))
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "n2", "--together", "rack", "--yes", "--spec", settings("excludeFromLoadBalancers: false"))[0]).
+		To(Equal(object + " configured"))
 	s.Expect(s.stored("rack").Spec.Evacuation.Surge).To(Equal(v1alpha1.SurgeIfSingleReplica), "what the file does not name stays")
 	_, stderr, code = s.plugin(admin, "drain", "node", "n1", "--together", "rack", "--yes")
 	s.Expect(code).To(Equal(1))

@@ -213,7 +213,8 @@ func (s *scene) expectEvacuatedAs(predicted predictedDrain) {
 		s.Expect(requested).To(HaveKey(pod.UID + "-" + pod.Name))
 		for _, earlier := range predicted.Pods {
 			if earlier.Step < pod.Step && earlier.Outcome == string(forecast.Evacuated) {
-				s.Expect(deleted[earlier.Name]).To(BeTemporally("<", requested[pod.UID+"-"+pod.Name]), "%s in step %d, %s in step %d", earlier.Name, earlier.Step, pod.Name, pod.Step)
+				s.Expect(deleted[earlier.Name]).To(BeTemporally("<", requested[pod.UID+"-"+pod.Name]), "%s in step %d, %s in step %d", earlier.Name, earlier.Step, pod.Name,
+					pod.Step)
 			}
 		}
 	}

@@ -58,7 +58,8 @@ func TestPluginScale(t *testing.T) {
 
 			requests := s.audited().WithUserAgent(pluginAgent).Where(func(e controlplane.Event) bool { return e.Resource != "" })
 			t.Logf("%d Nodes, %d budgets, %d Pods on the Node: %d requests, %s, %d MB resident at most, %s of CPU time", *manyNodes, manyBudgets, podsOfFullNode,
-				len(requests), time.Since(begin).Round(time.Millisecond), usage.Maxrss/1024, (command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Round(time.Millisecond))
+				len(requests), time.Since(begin).Round(time.Millisecond), usage.Maxrss/1024,
+				(command.ProcessState.UserTime() + command.ProcessState.SystemTime()).Round(time.Millisecond))
 			s.Expect(requests.Writes()).To(BeEmpty())
 			s.Expect(len(requests)).To(BeNumerically("<=", 8), "%v", requests)
 			s.Expect(requests.Verb("list").Resource("nodes")).To(BeEmpty())
@@ -95,7 +96,9 @@ func (s *scene) withFullNode(name string) {
 		none := intstr.FromInt32(0)
 		create(&policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("team-%d", i%manyTeams), Name: fmt.Sprintf("app-%d", i)},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &none, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprintf("app-%d", i)}}},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MinAvailable: &none, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprintf("app-%d", i)}},
+			},
 		})
 	}
 	s.Expect(group.Wait()).To(Succeed())

@@ -106,7 +106,8 @@ func (s *scene) predictsSurges(machine string) {
 
 	policy := &v1alpha1.MachineDrainPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MachineDrainPolicy"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"}, Spec: v1alpha1.MachineDrainPolicySpec{SharedEvacuationPolicy: v1alpha1.SharedEvacuationPolicy{Surge: v1alpha1.SurgeIfSingleReplica}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "all"},
+		Spec:       v1alpha1.MachineDrainPolicySpec{SharedEvacuationPolicy: v1alpha1.SharedEvacuationPolicy{Surge: v1alpha1.SurgeIfSingleReplica}},
 	}
 	predicted, code = s.predict("machine", machine, "--policy", s.manifest(policy))
 	s.Expect(code).To(Equal(1))

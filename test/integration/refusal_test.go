@@ -58,7 +58,8 @@ func (s *scene) gateEvictions(answers map[string]*metav1.Status) *gate {
 	answers[probe] = nil
 	g := &gate{answers: answers, denied: map[string]int{}, asked: map[string]int{}, hang: make(chan struct{})}
 	s.serveWebhook(s.workload.Client, "gate", g, ofEvictions)
-	s.Eventually(func() error { return s.evictAs(s.workload.AdminConfig(), namespace, probe) }, soon, pace).Should(MatchError(ContainSubstring("denied the request")))
+	s.Eventually(func() error { return s.evictAs(s.workload.AdminConfig(), namespace, probe) }, soon, pace).
+		Should(MatchError(ContainSubstring("denied the request")))
 	return g
 }
 
@@ -123,7 +124,8 @@ func webhookSaysLater(s *scene) {
 	}
 	gate := s.gateEvictions(map[string]*metav1.Status{later.Name: says("later", 0), moved.Name: says("its operator moves it", 60)})
 	s.maintain(nm("e65", draining, ofNodes("e65")))
-	s.expectRefused(moved, v1alpha1.ReasonWebhookRefused, `An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: its operator moves it`)
+	s.expectRefused(moved, v1alpha1.ReasonWebhookRefused,
+		`An admission webhook refused the eviction: admission webhook "gate.example.com" denied the request: its operator moves it`)
 
 	requests := s.evictions().Named(namespace, moved.Name)
 	s.Expect(requests).To(HaveLen(1), "the webhook has asked to wait for a minute")
@@ -131,7 +133,8 @@ func webhookSaysLater(s *scene) {
 	s.annotate(s.pod(moved.Name), "example.com/moved", "true")
 	s.expectDeleted(moved)
 	s.Expect(s.evictions().Named(namespace, moved.Name)).To(HaveLen(2))
-	s.Expect(s.first(s.evictions().Named(namespace, moved.Name).Succeeded()).Requested).To(BeTemporally("<", requests[0].Requested.Add(time.Minute)), "the Pod has changed")
+	s.Expect(s.first(s.evictions().Named(namespace, moved.Name).Succeeded()).Requested).
+		To(BeTemporally("<", requests[0].Requested.Add(time.Minute)), "the Pod has changed")
 
 	s.expectRefused(later, v1alpha1.ReasonWebhookRefused, "denied the request: later")
 	s.Eventually(func() int { return s.evictions().Named(namespace, later.Name).Len() }, soon, pace).Should(BeNumerically(">=", 3))
@@ -253,15 +256,17 @@ func (r *responses) addWebhooks() {
 	pods := &metav1.StatusDetails{Kind: "pods", Name: "e64"}
 	imitation := []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget e64 needs 1 healthy pods and has 1 currently"}}
 	answers := map[string]*metav1.Status{
-		"a webhook that says later":             {Code: http.StatusTooManyRequests, Message: "later", Details: &metav1.StatusDetails{RetryAfterSeconds: 45}},
-		"a webhook that forbids the eviction":   {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "not today"},
-		"a webhook that says nothing":           nil,
-		"a webhook that says not found":         {Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "no such volume", Details: pods},
-		"a webhook that says conflict":          {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "in use", Details: pods},
-		"a webhook that says unauthorized":      {Code: http.StatusUnauthorized, Reason: metav1.StatusReasonUnauthorized, Message: "who are you"},
-		"a webhook that says timeout":           {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "too slow"},
-		"a webhook that imitates a budget":      {Code: http.StatusTooManyRequests, Message: "a budget", Details: &metav1.StatusDetails{Causes: imitation}},
-		"a webhook that says namespace deleted": {Code: http.StatusForbidden, Message: "gone", Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}},
+		"a webhook that says later":           {Code: http.StatusTooManyRequests, Message: "later", Details: &metav1.StatusDetails{RetryAfterSeconds: 45}},
+		"a webhook that forbids the eviction": {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "not today"},
+		"a webhook that says nothing":         nil,
+		"a webhook that says not found":       {Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "no such volume", Details: pods},
+		"a webhook that says conflict":        {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "in use", Details: pods},
+		"a webhook that says unauthorized":    {Code: http.StatusUnauthorized, Reason: metav1.StatusReasonUnauthorized, Message: "who are you"},
+		"a webhook that says timeout":         {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "too slow"},
+		"a webhook that imitates a budget":    {Code: http.StatusTooManyRequests, Message: "a budget", Details: &metav1.StatusDetails{Causes: imitation}},
+		"a webhook that says namespace deleted": {
+			Code: http.StatusForbidden, Message: "gone", Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}},
+		},
 	}
 	byPod, podOf := map[string]*metav1.Status{}, map[string]string{}
 	for what, answer := range answers {
@@ -278,7 +283,9 @@ func (r *responses) addWebhooks() {
 	down.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "e64", Expression: `request.name == "e64-down"`}}
 	condition := validatingWebhook("condition", down.ClientConfig, ofEvictions)
 	condition.MatchConditions = []admissionregistrationv1.MatchCondition{{Name: "e64", Expression: `request.name == "e64-condition" && object.missing.field == 1`}}
-	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "e64"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{down, condition}}
+	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "e64"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{down, condition},
+	}
 	r.createFor(configuration)
 	r.add("a webhook that does not run", r.workload.AdminConfig(), namespace, "e64-down", "failed calling webhook")
 	r.add("a webhook whose match condition cannot be evaluated", r.workload.AdminConfig(), namespace, "e64-condition", "no such key")
@@ -319,7 +326,9 @@ func (r *responses) addPolicies() {
 				Expression: `[JSONPatch{op: "add", path: "/metadata/labels", value: object.missing.field}]`,
 			}}},
 		}},
-		&admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "e64"}},
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{
+			ObjectMeta: named, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "e64"},
+		},
 	)
 	admin := r.workload.AdminConfig()
 	r.add("an admission policy", admin, namespace, "e64-policy", "denied request: not today")
@@ -371,11 +380,15 @@ func (r *responses) addAuthorization() {
 	r.Expect(err).NotTo(HaveOccurred())
 	named, none := metav1.ObjectMeta{Name: "e64"}, ptr.To[int32](0)
 	r.createFor(
-		&rbacv1.ClusterRoleBinding{ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}, Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "e64-busy"}}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "e64-busy"}},
+		},
 		&flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: named, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
 			Type: flowcontrolv1.PriorityLevelEnablementLimited,
 			Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
-				NominalConcurrencyShares: none, LendablePercent: none, BorrowingLimitPercent: none, LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
+				NominalConcurrencyShares: none, LendablePercent: none, BorrowingLimitPercent: none,
+				LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject},
 			},
 		}},
 		&flowcontrolv1.FlowSchema{ObjectMeta: named, Spec: flowcontrolv1.FlowSchemaSpec{

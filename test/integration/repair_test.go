@@ -98,7 +98,8 @@ func (s *scene) testBundleRestored() {
 			}
 			return counts
 		}, eventually, pace).Should(Equal(map[string]float64{policies: 3, bindings: 1, crds: 1, roles: 1}))
-		s.expectEventIn(s.fleet.Client, s.cluster.Key().Name, "BundleRestored", "Restored ValidatingAdmissionPolicy nodemaintenances."+v1alpha1.GroupVersion.Group+" in the workload cluster, which another actor had changed")
+		s.expectEventIn(s.fleet.Client, s.cluster.Key().Name, "BundleRestored",
+			"Restored ValidatingAdmissionPolicy nodemaintenances."+v1alpha1.GroupVersion.Group+" in the workload cluster, which another actor had changed")
 		s.Expect(s.bundleWrites()).To(HaveLen(6))
 		s.tenantHasNoPower(tenant)
 		s.deletePods(waiting.Name)
@@ -115,14 +116,17 @@ func (s *scene) testBundleRestored() {
 		crd.ResourceVersion = ""
 		permit := s.refuse("crds", fmt.Sprintf("object.metadata.name == %q", name), admissionregistrationv1.RuleWithOperations{
 			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-			Rule:       admissionregistrationv1.Rule{APIGroups: []string{apiextensionsv1.GroupName}, APIVersions: []string{"*"}, Resources: []string{"customresourcedefinitions"}},
+			Rule: admissionregistrationv1.Rule{
+				APIGroups: []string{apiextensionsv1.GroupName}, APIVersions: []string{"*"}, Resources: []string{"customresourcedefinitions"},
+			},
 		}, func() error { return s.workload.Client.Create(s.Context(), crd.DeepCopy(), client.DryRunAll) })
 		s.deleteBundle(crds)
 		s.deleteMachine("refused")
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.condition("refused").Reason).To(Equal(v1alpha1.ReasonCRDNotServed))
 			g.Expect(s.condition("refused").Message).To(And(
-				HavePrefix("CustomResourceDefinition "+name+" is missing in the workload cluster and cannot be created: "), ContainSubstring("ValidatingAdmissionPolicy 'crds'")))
+				HavePrefix("CustomResourceDefinition "+name+" is missing in the workload cluster and cannot be created: "),
+				ContainSubstring("ValidatingAdmissionPolicy 'crds'")))
 		}, soon, pace).Should(Succeed())
 		permit()
 		s.expectGone("refused")
@@ -202,15 +206,20 @@ func (s *scene) changeBundle() {
 	group := "." + v1alpha1.GroupVersion.Group
 	for object, patch := range map[client.Object]string{
 		// Server-side apply would keep this addition of another field manager.
-		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "nodemaintenances" + group}}: `[{"op":"add","path":"/spec/matchConditions/0","value":{"name":"never","expression":"false"}}]`,
-		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "evacuations" + group}}:      `[{"op":"replace","path":"/spec/matchConstraints/namespaceSelector","value":{"matchLabels":{"a":"b"}}}]`,
-		&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "evacuations" + group}}:               `[{"op":"remove","path":"/spec/names/shortNames"}]`,
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "capnm-view"}}:                                              `[{"op":"replace","path":"/rules","value":[]}]`,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "nodemaintenances" + group}}: `[{"op":"add",` +
+			`"path":"/spec/matchConditions/0","value":{"name":"never","expression":"false"}}]`,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "evacuations" + group}}: `[{"op":"replace",` +
+			`"path":"/spec/matchConstraints/namespaceSelector","value":{"matchLabels":{"a":"b"}}}]`,
+		&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "evacuations" + group}}: `[{"op":"remove","path":"/spec/names/shortNames"}]`,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "capnm-view"}}:                                `[{"op":"replace","path":"/rules","value":[]}]`,
 	} {
 		s.Expect(s.workload.Client.Patch(s.Context(), object, client.RawPatch(types.JSONPatchType, []byte(patch)))).To(Succeed())
 	}
-	s.Expect(s.workload.Client.Delete(s.Context(), &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "cancellations" + group}})).To(Succeed())
-	s.Expect(s.workload.Client.Delete(s.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "cancellations" + group}})).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "cancellations" + group}})).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "cancellations" + group},
+	})).To(Succeed())
 }
 
 // expectUnchanged waits until the changes of changeBundle are reverted.

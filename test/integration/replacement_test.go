@@ -56,7 +56,8 @@ func (s *scene) replacementsReturn(machine string) {
 			g.Expect(scheduled[controller].Evictions).To(BeNumerically(">=", 1), controller)
 			g.Expect(s.condition(machine).Message).To(ContainSubstring("A replacement of " + controller + " returned to cordoned Node " + machine))
 		}
-		g.Expect(s.maintenanceOf(machine).Status.NodeStatuses[0].Blocked).To(SatisfyAll(HaveLen(len(names)), HaveEach(HaveField("Reason", v1alpha1.ReasonReplacementReturned))))
+		g.Expect(s.maintenanceOf(machine).Status.NodeStatuses[0].Blocked).To(SatisfyAll(HaveLen(len(names)),
+			HaveEach(HaveField("Reason", v1alpha1.ReasonReplacementReturned))))
 		g.Expect(s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonReplacementReturned})).To(BeEquivalentTo(len(names)))
 	}, soon, pace).Should(Succeed())
 	s.expectEventOn(s.maintenanceOf(machine).Name, "ReplacementReturned", "Deployment default/web")
@@ -123,7 +124,8 @@ func (s *scene) evictionsOf(prefix string) controlplane.Events {
 func (s *scene) remove(objects ...client.Object) {
 	s.Helper()
 	for _, object := range objects {
-		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), object, client.PropagationPolicy("Background")))).To(Succeed(), fmt.Sprintf("%T", object))
+		s.Expect(client.IgnoreNotFound(s.workload.Client.Delete(s.Context(), object, client.PropagationPolicy("Background")))).
+			To(Succeed(), fmt.Sprintf("%T", object))
 	}
 }
 
@@ -178,7 +180,8 @@ func namedReplica(s *scene) {
 	set := statefulSet("named", 2)
 	set.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "named"}
 	s.create(s.workload.Client, set)
-	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
+	s.Eventually(func() []corev1.Pod { return s.podsOf("named") }, eventually, pace).
+		Should(And(HaveLen(2), HaveEach(HaveField("Status.Phase", corev1.PodRunning))))
 	first := s.pod("named-0")
 	s.withNodes("named-2 pool=named")
 	s.Expect(s.workload.StopKubelet(s.Context(), "named-2")).To(Succeed()) // the replacement of named-1 is scheduled there, and never ready
@@ -187,7 +190,8 @@ func namedReplica(s *scene) {
 	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
 	s.expectSays(first, why)
 	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
-	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("named", "named-1").Blocked }, soon, pace).Should(ConsistOf(And(HaveField("Pod", "default/named-0"), HaveField("Why", why))))
+	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("named", "named-1").Blocked }, soon, pace).
+		Should(ConsistOf(And(HaveField("Pod", "default/named-0"), HaveField("Why", why))))
 	s.Eventually(func() float64 {
 		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
 	}, soon, pace).Should(BeEquivalentTo(1))

@@ -51,7 +51,8 @@ func testRoles(t *testing.T, all *admission) {
 		a.Expect(evacuator.List(t.Context(), &corev1.PodList{})).To(Succeed())
 		a.Expect(evacuator.Create(t.Context(), evacuationOf("theirs"))).To(Satisfy(apierrors.IsForbidden))
 		a.Expect(evacuator.Delete(t.Context(), seen.DeepCopy())).To(Satisfy(apierrors.IsForbidden))
-		a.Expect(evacuator.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: seen.Namespace, Name: "seen"}})).To(Satisfy(apierrors.IsForbidden))
+		a.Expect(evacuator.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: seen.Namespace, Name: "seen"}})).
+			To(Satisfy(apierrors.IsForbidden))
 	})
 }
 

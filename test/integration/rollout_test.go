@@ -39,7 +39,8 @@ func TestRollouts(t *testing.T) {
 		old = s.machinesOf("red")
 		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesAnnounce })
 		s.roll("red", "red-v2")
-		s.Eventually(func() []string { return without(old, s.machinesOf("red")) }, eventually, pace).Should(HaveLen(1), "one Machine is deleted and blocked by the PodDisruptionBudget")
+		s.Eventually(func() []string { return without(old, s.machinesOf("red")) }, eventually, pace).
+			Should(HaveLen(1), "one Machine is deleted and blocked by the PodDisruptionBudget")
 		waiting = both(old, s.machinesOf("red"))
 		s.Eventually(func() []string { return s.staged(v1alpha1.StageIdle) }, soon, pace).Should(ConsistOf(waiting))
 		for _, name := range waiting {
@@ -118,7 +119,8 @@ func TestRollouts(t *testing.T) {
 		s.Eventually(func() []string { return s.staged(v1alpha1.StageDrain) }, soon, pace).Should(ConsistOf(first))
 		s.scale("blue", 0)
 		s.expectWaitingForTurn(second...)
-		s.Eventually(func() bool { return time.Since(s.machine(second[0]).DeletionTimestamp.Time) > time.Second }, soon, pace).Should(BeTrue(), "red is deleted in a later second")
+		s.Eventually(func() bool { return time.Since(s.machine(second[0]).DeletionTimestamp.Time) > time.Second }, soon, pace).
+			Should(BeTrue(), "red is deleted in a later second")
 		s.scale("red", 0)
 		s.expectWaitingForTurn(last...)
 		s.expectCordoned(slices.Concat(second, last)...)
@@ -128,7 +130,8 @@ func TestRollouts(t *testing.T) {
 		s.Expect(s.fleet.Client.Get(s.Context(), keyOf("all"), policy)).To(Succeed())
 		s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
 		for _, name := range slices.Concat(second, last) {
-			s.Eventually(func() string { return s.condition(name).Message }, eventually, pace).Should(ContainSubstring("the last maxParallelDrains of MachineDrainPolicy all limits its drain"))
+			s.Eventually(func() string { return s.condition(name).Message }, eventually, pace).
+				Should(ContainSubstring("the last maxParallelDrains of MachineDrainPolicy all limits its drain"))
 		}
 		s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(first))
 		policy.ResourceVersion = ""
@@ -183,7 +186,8 @@ func (s *scene) expectRolled(name string, replicas int) {
 func (s *scene) allMachinesOf(deployment string) []clusterv1.Machine {
 	s.Helper()
 	list := &clusterv1.MachineList{}
-	s.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).To(Succeed())
+	s.Expect(s.fleet.Client.List(s.Context(), list, client.InNamespace(namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: deployment})).
+		To(Succeed())
 	slices.SortFunc(list.Items, func(a, b clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return list.Items
 }

@@ -87,7 +87,8 @@ func (s *scene) expectWholeStatus(name string, nodes int) {
 	}
 	content, err := json.Marshal(m)
 	s.Expect(err).NotTo(HaveOccurred())
-	s.Logf("R36: the object has %d bytes and %d sets of drain targets; %d Nodes are described in part", len(content), len(m.Status.DrainTargetSets), m.Status.Summary.Truncated)
+	s.Logf("R36: the object has %d bytes and %d sets of drain targets; %d Nodes are described in part", len(content), len(m.Status.DrainTargetSets),
+		m.Status.Summary.Truncated)
 	s.Expect(len(content)).To(BeNumerically("<", 1_000_000))
 }
 

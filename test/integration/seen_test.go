@@ -57,7 +57,8 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Expect(s.metrics().Sum("capnm_connected_clusters", nil)).To(BeEquivalentTo(1))
 	s.Eventually(s.longestWaits, soon, pace).Should(ConsistOf(And(
 		HaveField("Machine", "full"), HaveField("Cluster", "c1"), HaveField("Since", *s.machine("full").DeletionTimestamp),
-		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message", MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy refused the eviction)`)),
+		HaveField("Reason", v1alpha1.ReasonMachineDraining), HaveField("Message",
+			MatchRegexp(`Pods? default/(refused|tight)-\d.*: (Waiting for PodDisruptionBudget default/tight|An admission policy refused the eviction)`)),
 	)))
 	s.Expect(since("capnm_hook_wait_seconds")()).To(BeZero())
 	deleted := s.machine("full").DeletionTimestamp.Unix()
@@ -80,7 +81,8 @@ func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1
 	s.Expect(since("capnm_drain_duration_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
 	s.Expect(since("capnm_hook_wait_seconds", "reason", v1alpha1.ReasonMachineDrained)()).To(BeEquivalentTo(1))
 	for _, gauge := range []string{
-		"capnm_drains_in_progress", "capnm_drain_start_timestamp_seconds", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds", "capnm_pods_blocked",
+		"capnm_drains_in_progress", "capnm_drain_start_timestamp_seconds", "capnm_volumes_waited_for", "capnm_volume_wait_start_timestamp_seconds",
+		"capnm_pods_blocked",
 	} {
 		s.Eventually(since(gauge), soon, pace).Should(BeZero(), gauge)
 	}

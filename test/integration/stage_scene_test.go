@@ -370,7 +370,8 @@ func contains(text string) func(controlplane.Event) bool {
 // expectOrder checks that each request was answered before the next one was sent.
 func (s *scene) expectOrder(events ...controlplane.Event) {
 	s.Helper()
-	s.Expect(slices.IsSortedFunc(events, func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })).To(BeTrue(), "%s", controlplane.Events(events))
+	s.Expect(slices.IsSortedFunc(events, func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })).
+		To(BeTrue(), "%s", controlplane.Events(events))
 	for i := range events[1:] {
 		s.Expect(events[i].Answered).To(BeTemporally("<=", events[i+1].Requested), "%s before %s", events[i], events[i+1])
 	}

@@ -90,7 +90,8 @@ func idleChangesNothing(s *scene) {
 func idleListsNodes(s *scene) {
 	s.withNodes("r47")
 	s.maintain(nm("r47", idle, ofNodes("r47")))
-	s.Eventually(func() []v1alpha1.NodeMaintenanceNodeStatus { return s.stored("r47").Status.NodeStatuses }, soon, pace).Should(ConsistOf(HaveField("NodeRef.Name", "r47")))
+	s.Eventually(func() []v1alpha1.NodeMaintenanceNodeStatus { return s.stored("r47").Status.NodeStatuses }, soon, pace).
+		Should(ConsistOf(HaveField("NodeRef.Name", "r47")))
 	s.deleteMaintenances("r47")
 }
 
@@ -143,7 +144,8 @@ func deletionCompletes(s *scene) {
 	s.Consistently(func() bool { return s.node("r12").Spec.Unschedulable }, aMoment, pace).Should(BeFalse())
 	s.Expect(s.nodeWrites("r12").Where(setsUnschedulable)).To(HaveLen(1), "the Node is cordoned once")
 	s.Expect(s.stored("r12").Finalizers).To(Equal([]string{keep}))
-	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r12"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r12"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).
+		To(Succeed())
 	s.deleteMaintenances("r12")
 	s.Expect(s.pod("r12").UID).To(Equal(pod.UID))
 }
@@ -187,7 +189,8 @@ func keepsCordoned(s *scene) {
 
 func labelDrift(s *scene) {
 	s.withNodes("r15-leaves pool=r15", "r15-joins", "r15-stays pool=r15")
-	leaves, joins, stays := bare("r15-leaves", "r15-leaves", withEvacuator), bare("r15-joins", "r15-joins", withEvacuator, priority(1000)), bare("r15-stays", "r15-stays", withEvacuator, priority(1000))
+	leaves, joins, stays := bare("r15-leaves", "r15-leaves", withEvacuator), bare("r15-joins", "r15-joins", withEvacuator, priority(1000)),
+		bare("r15-stays", "r15-stays", withEvacuator, priority(1000))
 	low := bare("r15-low", "r15-stays", withEvacuator)
 	s.run(leaves, joins, stays, low)
 	s.maintain(nm("r15", draining, ofNodesLabelled("pool", "r15"), upTo(100, 1000)))
@@ -311,7 +314,9 @@ func withdrawnByTheLast(s *scene) {
 	s.run(wanted, skipped)
 	s.maintain(nm("r17-all", draining, ofNodes("r17")))
 	s.maintain(nm("r17-some", draining, ofNodes("r17"), func(m *v1alpha1.NodeMaintenance) {
-		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "r17", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: labelSelector("app", "r17-skipped")}}}}
+		m.Spec.DrainRules = []v1alpha1.DrainRule{{
+			Name: "r17", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: labelSelector("app", "r17-skipped")}},
+		}}
 	}))
 	s.expectTargets(2, wanted, skipped)
 	before := s.existing(wanted)
@@ -477,7 +482,8 @@ func orphansAreCleanedUp(s *scene) {
 	s.Expect(s.node("r43").Labels).To(HaveKey(corev1.LabelNodeExcludeBalancers))
 
 	s.fleet.KillManager()
-	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r43"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r43"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).
+		To(Succeed())
 	s.deleteMaintenances("r43") // without completion
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectReleased("r43")
@@ -506,7 +512,8 @@ func vanishesAtRuntime(s *scene) {
 
 	s.Expect(s.fleet.Manager.Signal(syscall.SIGSTOP)).To(Succeed())
 	s.Expect(s.workload.Client.Delete(s.Context(), maintenance("r64"))).To(Succeed())
-	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r64"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r64"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).
+		To(Succeed())
 	s.deleteMaintenances("r64")
 	s.Expect(s.fleet.Manager.Signal(syscall.SIGCONT)).To(Succeed())
 

@@ -121,7 +121,8 @@ func (s *scene) testFastForward() {
 func (s *scene) setCondition(node, condition string) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[%s]}}`, condition)
-	s.Expect(s.workload.Client.Status().Patch(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
+	s.Expect(s.workload.Client.Status().Patch(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		client.RawPatch(types.StrategicMergePatchType, patch))).To(Succeed())
 }
 
 // expectNodeConditions waits until a Node has exactly these conditions of ours.

@@ -85,7 +85,8 @@ func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
 
 func (s *scene) patchDeployment(name, patch string) {
 	s.Helper()
-	s.Expect(s.workload.Client.Patch(s.Context(), &appsv1.Deployment{ObjectMeta: metaNamed(name, name)}, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))).To(Succeed())
+	s.Expect(s.workload.Client.Patch(s.Context(), &appsv1.Deployment{ObjectMeta: metaNamed(name, name)},
+		client.RawPatch(types.StrategicMergePatchType, []byte(patch)))).To(Succeed())
 }
 
 // applyAsGitOps applies a Deployment in the pool of its name, as Flux and Argo CD do. Without replicas, it does not set their number.

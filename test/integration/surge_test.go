@@ -42,14 +42,19 @@ func TestSurge(t *testing.T) {
 	t.Run("E32: surges only Deployments whose Pods request it with OnRequest", func(t *testing.T) { all.sub(t).onRequest() })
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
-	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) { all.sub(t).appliedSurge() })
+	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) {
+		all.sub(t).appliedSurge()
+	})
 	t.Run("E79: restarts a Deployment with one replica and a budget, while a tool applies its manifest", func(t *testing.T) { all.sub(t).restartedOnce() })
 	t.Run("E67: ends a surge at once when an admission policy refuses the new Pod", func(t *testing.T) { all.sub(t).refusedSurge() })
-	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge", func(t *testing.T) { all.sub(t).rolledBack() })
+	t.Run("E63: surges after a rollback that brings back the record of an earlier surge, and restores the number of replicas after a rollback during a surge",
+		func(t *testing.T) { all.sub(t).rolledBack() })
 	t.Run("E25: cleans up when a Deployment is deleted during a surge", func(t *testing.T) { all.sub(t).deletedSurge() })
 	t.Run("E26: raises and restores minReplicas of an autoscaler, which scales back", func(t *testing.T) { all.sub(t).autoscaledMoves() })
 	t.Run("E25: continues and reverts a surge once, wherever the manager is killed", func(t *testing.T) { all.sub(t).surgeSurvivesCrashes() })
-	t.Run("E37: does not change Deployments that only have the label of a surge, or the baseline of another Deployment", func(t *testing.T) { all.sub(t).labelledDeployments() })
+	t.Run("E37: does not change Deployments that only have the label of a surge, or the baseline of another Deployment", func(t *testing.T) {
+		all.sub(t).labelledDeployments()
+	})
 	t.Run("E28: evicts Pods of a StatefulSet one at a time, highest ordinal first", func(t *testing.T) { all.sub(t).statefulSetLeavesInOrder() })
 	t.Run("E68: ends a surge whose new Pod stays unschedulable", func(t *testing.T) {
 		ending := all.sub(t)
@@ -234,7 +239,9 @@ func (s *scene) tenReplicasMove() {
 	s.withNodes("ten-1 pool=ten")
 	quarter := intstr.FromString("25%")
 	d := deployment("ten", 10, inPool("ten"))
-	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &quarter}}
+	d.Spec.Strategy = appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &quarter},
+	}
 	s.runSurging(d)
 	s.withNodes("ten-2 pool=ten")
 	available := s.watchAvailable("ten")
@@ -295,9 +302,12 @@ func (s *scene) whatCannotSurgeIsEvicted() {
 				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 			},
 		})
-	recreate, several, claims := deployment("recreate", 1, inPool("plain")), deployment("several", 2, inPool("plain")), deployment("claims", 1, inPool("plain"), func(template *corev1.PodTemplateSpec) {
-		template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "exclusive"}}}}
-	})
+	recreate, several, claims := deployment("recreate", 1, inPool("plain")), deployment("several", 2, inPool("plain")),
+		deployment("claims", 1, inPool("plain"), func(template *corev1.PodTemplateSpec) {
+			template.Spec.Volumes = []corev1.Volume{{
+				Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "exclusive"}},
+			}}
+		})
 	recreate.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	full, keda := deployment("full", 1, inPool("plain")), deployment("keda", 1, inPool("plain"))
 	owned := autoscaler("keda", 1, 5)

@@ -70,7 +70,8 @@ func (s *scene) testTenant(tenant client.Client, letter string) {
 	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
 		s := all.sub(t)
 		s.Expect(tenant.Create(t.Context(), maintenance("tenants", ofNodes(m(1))))).To(Satisfy(apierrors.IsForbidden))
-		s.Expect(tenant.Patch(t.Context(), s.node(m(1)), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).To(Satisfy(apierrors.IsForbidden))
+		s.Expect(tenant.Patch(t.Context(), s.node(m(1)), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`)))).
+			To(Satisfy(apierrors.IsForbidden))
 	})
 
 	t.Run("E10: does not evict a Pod of another namespace whose UID an Evacuation has", func(t *testing.T) {
@@ -100,7 +101,9 @@ func (s *scene) testTenant(tenant client.Client, letter string) {
 		all.sub(t).nameTaken(m(2))
 	})
 	t.Run("M36: does not adopt a NodeMaintenance that names the Machine and selects another Node", func(t *testing.T) { all.sub(t).nameTakenUnguarded(m(3)) })
-	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) { all.sub(t).forgedDrain(m(4), m(5)) })
+	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) {
+		all.sub(t).forgedDrain(m(4), m(5))
+	})
 	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut(m(6), m(7)) })
 
 	t.Run("E53, M98: drains beside objects that cannot be decoded, also after a restart, and waits for a policy that cannot be decoded", func(t *testing.T) {
@@ -199,7 +202,9 @@ func (s *scene) newTenant() client.Client {
 	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantNamespace}},
 		&rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{Name: "tenant-evacuations"},
-			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations", "evacuations/status"}, Verbs: []string{"*"}}},
+			Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations", "evacuations/status"}, Verbs: []string{"*"},
+			}},
 		})
 	for _, role := range []string{"edit", "tenant-evacuations"} {
 		s.create(s.workload.Client, &rbacv1.RoleBinding{
@@ -238,7 +243,9 @@ func hostileEvacuation(i int) *v1alpha1.Evacuation {
 			e.Labels[fmt.Sprintf("%s/%063d", strings.Repeat("a", 200), j)] = strings.Repeat("b", 63)
 		}
 		for j := range 100 {
-			e.Spec.Evacuators = append(e.Spec.Evacuators, v1alpha1.Evacuator{EvacuatorClass: fmt.Sprintf("%s%03d.example.com", strings.Repeat("c", 30), j), Priority: int32(j + 1)})
+			e.Spec.Evacuators = append(e.Spec.Evacuators, v1alpha1.Evacuator{
+				EvacuatorClass: fmt.Sprintf("%s%03d.example.com", strings.Repeat("c", 30), j), Priority: int32(j + 1),
+			})
 		}
 	})
 }

@@ -82,7 +82,8 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	s.Logf("the trace:\n%s", trace.tree())
 	trace.expectWhole()
 	root, drain := trace.one("delete Machine"), trace.one("stage Drain")
-	s.Expect(root.Tags).To(And(HaveKeyWithValue("k8s.node.name", "traced"), HaveKeyWithValue("capnm.machine.name", "traced"), HaveKeyWithValue("capnm.outcome", v1alpha1.ReasonMachineDrained)))
+	s.Expect(root.Tags).To(And(HaveKeyWithValue("k8s.node.name", "traced"), HaveKeyWithValue("capnm.machine.name", "traced"),
+		HaveKeyWithValue("capnm.outcome", v1alpha1.ReasonMachineDrained)))
 	s.Expect(namesOf(trace.childrenOf(root))).To(ConsistOf("await turn", "stage Drain", "detach volumes", "release hook"))
 	s.Expect(namesOf(trace.childrenOf(drain))).To(Equal([]string{"drain order 0", "drain order 100"}))
 	s.Expect(trace.childrenOf(trace.one("drain order 0"))).To(HaveLen(len(web) + 1))
@@ -91,13 +92,16 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	waited := trace.named("await PodDisruptionBudget")
 	s.Expect(len(waited)).To(BeNumerically(">=", len(web)-1))
 	for _, each := range waited {
-		s.Expect(each.Tags).To(And(HaveKeyWithValue("capnm.waits_for", "PodDisruptionBudget default/web"), HaveKey("k8s.pod.name"), HaveKeyWithValue("k8s.namespace.name", namespace)))
+		s.Expect(each.Tags).To(And(HaveKeyWithValue("capnm.waits_for", "PodDisruptionBudget default/web"), HaveKey("k8s.pod.name"),
+			HaveKeyWithValue("k8s.namespace.name", namespace)))
 	}
-	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"), HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionPolicyRefused)))))
+	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"),
+		HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionPolicyRefused)))))
 	trace.expectAsAudited(append(append(web, storage...), *refused))
 
 	report := jaeger.report(s, machine.UID)
-	s.Expect(*report).To(And(HaveField("Machine", namespace+"/traced"), HaveField("Nodes", ConsistOf("traced")), HaveField("Deleted", BeTemporally("==", machineDeleted))))
+	s.Expect(*report).To(And(HaveField("Machine", namespace+"/traced"), HaveField("Nodes", ConsistOf("traced")),
+		HaveField("Deleted", BeTemporally("==", machineDeleted))))
 	s.Expect(report.Pods).To(HaveLen(len(web) + len(storage) + 1))
 	s.Expect(recording.Causes([]recording.Drain{*report})).To(ContainElements(
 		And(HaveField("Object", "PodDisruptionBudget default/web"), HaveField("Pods", BeNumerically(">=", len(web)-1))),
@@ -105,11 +109,14 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	))
 
 	for _, part := range []string{"turn", "drain", "volumes", "release"} {
-		s.Expect(s.metrics().Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))-before.Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))).To(BeEquivalentTo(1), part)
+		s.Expect(s.metrics().Sum("capnm_drain_part_duration_seconds", pairs([]string{"part", part}))-before.Sum("capnm_drain_part_duration_seconds",
+			pairs([]string{"part", part}))).To(BeEquivalentTo(1), part)
 	}
-	s.Expect(s.metrics().Sum("capnm_pod_wait_seconds", pairs([]string{"reason", string(budgets.BudgetExhausted)})) - before.Sum("capnm_pod_wait_seconds", nil)).To(BeNumerically(">=", len(web)-1))
+	s.Expect(s.metrics().Sum("capnm_pod_wait_seconds", pairs([]string{"reason", string(budgets.BudgetExhausted)})) - before.Sum("capnm_pod_wait_seconds", nil)).
+		To(BeNumerically(">=", len(web)-1))
 	s.Logf("the log: %s", regexp.MustCompile(`.*The drain has ended.*`).FindString(s.fleet.Manager.Log()))
-	s.Expect(s.fleet.Manager.Log()).To(MatchRegexp(`"The drain has ended".*Node="traced".*pods=7 evictions=7 refusals=[1-9].*longestWaits=\["Pod default/.*traceID=.*outcome="Drained"`))
+	s.Expect(s.fleet.Manager.Log()).To(MatchRegexp(`"The drain has ended".*Node="traced".*pods=7 evictions=7 refusals=[1-9].*` +
+		`longestWaits=\["Pod default/.*traceID=.*outcome="Drained"`))
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = nil })
 }
 
@@ -163,7 +170,8 @@ func tracedDaemonSets(s *scene, jaeger *collector) {
 	steps := trace.childrenOf(trace.one("drain DaemonSets"))
 	s.Expect(namesOf(steps)).To(Equal([]string{"drain order 0"}))
 	s.Expect(trace.childrenOf(steps[0])).To(ConsistOf(trace.evacuationOf(&agent)))
-	s.Expect(trace.childrenOf(trace.evacuationOf(&agent))).To(ContainElement(HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+v1alpha1.EvacuatorClassDaemonSet))))
+	s.Expect(trace.childrenOf(trace.evacuationOf(&agent))).To(ContainElement(HaveField("Tags",
+		HaveKeyWithValue("capnm.waits_for", "evacuator "+v1alpha1.EvacuatorClassDaemonSet))))
 }
 
 func tracedCrash(s *scene, jaeger *collector) {
@@ -203,7 +211,8 @@ func tracedMaintenance(s *scene, jaeger *collector) {
 	uid := s.stored("r50").UID
 	s.expectDeleted(one)
 	s.deletePods("r50-two")
-	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(MatchRegexp(`"The drain has ended".*NodeMaintenance="r50" pods=2 evictions=1 .*traceID=.* outcome="Drained"`))
+	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(MatchRegexp(
+		`"The drain has ended".*NodeMaintenance="r50" pods=2 evictions=1 .*traceID=.* outcome="Drained"`))
 	s.deleteMaintenances("r50")
 
 	trace := jaeger.traceOf(s, uid)
@@ -211,7 +220,8 @@ func tracedMaintenance(s *scene, jaeger *collector) {
 	trace.expectWhole()
 	s.Expect(namesOf(trace.childrenOf(trace.one("NodeMaintenance")))).To(Equal([]string{"stage Drain"}))
 	s.Expect(trace.named("evacuate Pod")).To(HaveLen(2))
-	s.Expect(trace.childrenOf(trace.evacuationOf(two))).To(ContainElement(And(HaveField("Name", "await evacuator"), HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+evacuatorClass)))))
+	s.Expect(trace.childrenOf(trace.evacuationOf(two))).To(ContainElement(And(HaveField("Name", "await evacuator"),
+		HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+evacuatorClass)))))
 }
 
 // hangingCollector drains a Node while the manager's collector accepts connections and never answers.

@@ -168,11 +168,16 @@ func testNodeMaintenanceValidation(t *testing.T, all *validation) {
 		limited := func(limit intstr.IntOrString) func(*v1alpha1.NodeMaintenance) {
 			return func(m *v1alpha1.NodeMaintenance) { m.Spec.MaxParallelNodes = &limit }
 		}
-		for i, value := range []intstr.IntOrString{intstr.FromInt32(0), intstr.FromInt32(-1), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2")} {
+		for i, value := range []intstr.IntOrString{
+			intstr.FromInt32(0), intstr.FromInt32(-1), intstr.FromString("0%"), intstr.FromString("101%"), intstr.FromString("2"),
+		} {
 			v.refuses(maintenance(fmt.Sprintf("r55-%d", i), limited(value)), "maxParallelNodes must be")
 		}
-		v.refuses(maintenance("r55-timeout", limited(intstr.FromInt32(1)), func(m *v1alpha1.NodeMaintenance) { m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](60) }), "exclude each other")
-		v.refuses(maintenance("r55-waiting", func(m *v1alpha1.NodeMaintenance) { m.Spec.WaitingNodes = v1alpha1.WaitingNodesCordon }), "waitingNodes requires maxParallelNodes")
+		v.refuses(maintenance("r55-timeout", limited(intstr.FromInt32(1)), func(m *v1alpha1.NodeMaintenance) {
+			m.Spec.Evacuation.DrainTimeoutSeconds = ptr.To[int32](60)
+		}), "exclude each other")
+		v.refuses(maintenance("r55-waiting", func(m *v1alpha1.NodeMaintenance) { m.Spec.WaitingNodes = v1alpha1.WaitingNodesCordon }),
+			"waitingNodes requires maxParallelNodes")
 		v.accepts(maintenance("r55-percent", limited(intstr.FromString("25%"))))
 	})
 

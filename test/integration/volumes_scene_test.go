@@ -116,7 +116,9 @@ func (s *scene) released(machine string) controlplane.Event {
 
 // excludes returns the steps of a deletion that the release told Cluster API to skip.
 func excludes(release controlplane.Event) (parts []string) {
-	for part, annotation := range map[string]string{"drain": clusterv1.ExcludeNodeDrainingAnnotation, "volumes": clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+	for part, annotation := range map[string]string{
+		"drain": clusterv1.ExcludeNodeDrainingAnnotation, "volumes": clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation,
+	} {
 		if contains(`"` + annotation + `":"node-maintenance`)(release) {
 			parts = append(parts, part)
 		}

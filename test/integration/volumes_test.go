@@ -34,14 +34,19 @@ func (s *scene) testVolumes() {
 	t.Run("M20: does not wait for volumes of skipped Pods", func(t *testing.T) { all.sub(t).volumesOfSkippedPods() })
 	t.Run("M19, M22: waits for and names attached volumes that match no PersistentVolume", func(t *testing.T) { all.sub(t).unmatched() })
 	t.Run("M13: releases the Machine after nodeVolumeDetachTimeoutSeconds, also if it is set during the wait", func(t *testing.T) { all.sub(t).volumeTimeout(a) })
-	t.Run("M21: waits for volumes of the Pods that remain after the drain timeout only until the volume detach timeout", func(t *testing.T) { all.sub(t).leftover() })
+	t.Run("M21: waits for volumes of the Pods that remain after the drain timeout only until the volume detach timeout", func(t *testing.T) {
+		all.sub(t).leftover()
+	})
 	t.Run("M14: does not wait for volumes of an unreachable Node", func(t *testing.T) { all.sub(t).silentNode(a) })
-	t.Run("M81: releases a Machine whose unreachable Node is out of service, although a budget protects its Pods", func(t *testing.T) { all.sub(t).outOfService(a) })
+	t.Run("M81: releases a Machine whose unreachable Node is out of service, although a budget protects its Pods", func(t *testing.T) {
+		all.sub(t).outOfService(a)
+	})
 	t.Run("M19, R40: deletes Pods of DaemonSets after the volumes are detached", func(t *testing.T) { all.sub(t).daemonSetsLast(a) })
 	t.Run("M80: drains a Machine with the stage annotation as a deleted one, and restores the Node", func(t *testing.T) { all.sub(t).serviced(a) })
-	t.Run("M94, M95: a drain in place that has ended times out neither after a restart nor at the deletion, and a Pod that has started meanwhile is drained", func(t *testing.T) {
-		all.sub(t).drainedBefore("serviced")
-	})
+	t.Run("M94, M95: a drain in place that has ended times out neither after a restart nor at the deletion, and a Pod that has started meanwhile is drained",
+		func(t *testing.T) {
+			all.sub(t).drainedBefore("serviced")
+		})
 	t.Run("M29, M34, K52: reports the progress of a drain of 110 Pods in metrics, and what it waits for in the policy", func(t *testing.T) {
 		s := all.sub(t)
 		machine, pods, refused := s.fullNode(a)
@@ -61,7 +66,8 @@ func (s *scene) lastDetach(a *storage.Attacher) {
 	s.deleteMachine("held")
 	s.expectWaitsForVolumes("held", "PersistentVolumeClaims: default/one")
 	s.Eventually(func() string { return s.condition("held").Message }, soon, pace).ShouldNot(ContainSubstring("default/two"))
-	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(), "the attach/detach controller still reports the volume, so this does not test the VolumeAttachment")
+	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(),
+		"the attach/detach controller still reports the volume, so this does not test the VolumeAttachment")
 	s.detach(a, "one")
 	s.expectGone("held")
 
@@ -134,7 +140,9 @@ func daemonSetOn(name, node string) *appsv1.DaemonSet {
 
 func (s *scene) unmatched() {
 	attachment := func(name string, source storagev1.VolumeAttachmentSource) *storagev1.VolumeAttachment {
-		return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "none.test", NodeName: "unmatched", Source: source}}
+		return &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "none.test", NodeName: "unmatched", Source: source},
+		}
 	}
 	inline := corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}
 	inline.CSI = storage.VolumeFor("inline", namespace, "").Spec.CSI

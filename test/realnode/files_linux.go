@@ -70,7 +70,9 @@ func (n *Node) linkPrograms() error {
 	if err := Build(n.guest, "./test/realnode/guest"); err != nil {
 		return err
 	}
-	for link, tool := range map[string]string{"kubelet": "kubelet", "containerd": "containerd", "containerd-shim-runc-v2": "containerd-shim-runc-v2", "ctr": "ctr", "real-runc": "runc"} {
+	for link, tool := range map[string]string{
+		"kubelet": "kubelet", "containerd": "containerd", "containerd-shim-runc-v2": "containerd-shim-runc-v2", "ctr": "ctr", "real-runc": "runc",
+	} {
 		path, err := controlplane.Tool(tool)
 		if err != nil {
 			return err
@@ -82,7 +84,8 @@ func (n *Node) linkPrograms() error {
 	return errors.Wrap(os.Symlink("guest", n.path("bin", "runc")), "linking runc")
 }
 
-const dbusConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+const dbusConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
   <type>system</type>
   <listen>unix:path=` + spec.DBusSocket + `</listen>
@@ -100,7 +103,10 @@ func (n *Node) containerdConfig() string {
 	return fmt.Sprintf(`version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.erofs", "io.containerd.tracing.processor.v1.otlp",
+]
 [grpc]
   address = %[1]q
 [plugins."io.containerd.internal.v1.opt"]
@@ -146,9 +152,11 @@ func (n *Node) kubeletConfig() (string, error) {
 		"fileCheckFrequency": "2s",
 		"volumePluginDir":    "/var/lib/kubelet/volume-plugins", "makeIPTablesUtilChains": false,
 		"imageGCHighThresholdPercent": 100,
-		"evictionHard":                map[string]string{"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%", "imagefs.inodesFree": "1%"},
-		"nodeStatusUpdateFrequency":   "2s",
-		"shutdownGracePeriod":         n.options.ShutdownGracePeriod.String(), "shutdownGracePeriodCriticalPods": n.options.ShutdownGracePeriodCriticalPods.String(),
+		"evictionHard": map[string]string{
+			"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%", "imagefs.inodesFree": "1%",
+		},
+		"nodeStatusUpdateFrequency": "2s",
+		"shutdownGracePeriod":       n.options.ShutdownGracePeriod.String(), "shutdownGracePeriodCriticalPods": n.options.ShutdownGracePeriodCriticalPods.String(),
 		"logging": map[string]any{"verbosity": 2},
 	}
 	if n.options.ProviderID != "" {

@@ -93,7 +93,9 @@ func (s *scene) reachAPIServer() {
 		}
 		before := agents.DeepCopy()
 		container := &agents.Spec.Template.Spec.Containers[0]
-		container.Env = append(container.Env, corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: host}, corev1.EnvVar{Name: "KUBERNETES_SERVICE_PORT", Value: strconv.Itoa(port)})
+		container.Env = append(container.Env, corev1.EnvVar{Name: "KUBERNETES_SERVICE_HOST", Value: host}, corev1.EnvVar{
+			Name: "KUBERNETES_SERVICE_PORT", Value: strconv.Itoa(port),
+		})
 		container.Args = append(container.Args, "--v=2")
 		container.ReadinessProbe.PeriodSeconds = 1
 		return s.workload.Client.Patch(s.Context(), agents, client.MergeFrom(before))

@@ -28,7 +28,8 @@ func workload(prefix string) (regular, critical []*corev1.Pod) {
 		regular = append(regular, realnode.NewPod(fmt.Sprintf("%s-regular-%d", prefix, i), "1s"))
 	}
 	for i := range 3 {
-		critical = append(critical, realnode.NewPod(fmt.Sprintf("%s-critical-%d", prefix, i), "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical")))
+		critical = append(critical, realnode.NewPod(fmt.Sprintf("%s-critical-%d", prefix, i), "500ms", realnode.In("kube-system"),
+			realnode.Class("system-cluster-critical")))
 	}
 	return append(regular, realnode.NewPod(prefix+"-stuck", "forever", realnode.Grace(2))), critical
 }
@@ -214,7 +215,8 @@ func TestShutdown(t *testing.T) {
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectPoweredOff(node)
 		s.Expect(node.Boot(s.Context())).To(Succeed())
-		s.Eventually(func() v1alpha1.NodeMaintenanceStage { return s.maintenance(s, "shutdown-allowed").Spec.Stage }, eventually, pace).Should(Equal(v1alpha1.StageComplete))
+		s.Eventually(func() v1alpha1.NodeMaintenanceStage { return s.maintenance(s, "shutdown-allowed").Spec.Stage }, eventually, pace).
+			Should(Equal(v1alpha1.StageComplete))
 		s.Eventually(func() bool { return s.unschedulable("allowed") }, eventually, pace).Should(BeFalse())
 	})
 

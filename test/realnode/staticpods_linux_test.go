@@ -121,7 +121,9 @@ func TestStaticPods(t *testing.T) {
 		zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
 		surging := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "surging"}}
 		surging.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "surging"}}
-		surging.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: surging.Spec.Selector.MatchLabels}, Spec: realnode.NewPod("surging", "1s").Spec}
+		surging.Spec.Template = corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: surging.Spec.Selector.MatchLabels}, Spec: realnode.NewPod("surging", "1s").Spec,
+		}
 		surging.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
 			Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &zero, MaxSurge: &one},
 		}

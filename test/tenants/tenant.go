@@ -113,7 +113,8 @@ func (t *Tenant) selectorFor(resource string) (parameter, selector string) {
 		return byField, "metadata.name=" + t.Name
 	case "nodemaintenances":
 		return byField, "metadata.name=" + t.maintenance
-	case "pods", "events", "persistentvolumeclaims", "poddisruptionbudgets", "evacuations", "daemonsets", "deployments", "replicasets", "statefulsets", "horizontalpodautoscalers":
+	case "pods", "events", "persistentvolumeclaims", "poddisruptionbudgets", "evacuations", "daemonsets", "deployments", "replicasets", "statefulsets",
+		"horizontalpodautoscalers":
 		return byField, "metadata.namespace=" + t.Name
 	default:
 		return "", ""
