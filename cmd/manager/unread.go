@@ -16,7 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 )
 
-// setAsideKinds are the kinds of the management cluster of which the manager sets aside the objects that it cannot decode, so that it starts.
+// setAsideKinds are the kinds of the management cluster of which the manager sets aside the objects that it cannot decode, so that it
+// starts.
 var setAsideKinds = []client.Object{&v1alpha1.MachineDrainPolicy{}, &clusterv1.MachineDrainRule{}}
 
 // unreadReport reports objects of the management cluster that cannot be decoded.

@@ -32,7 +32,8 @@ type options struct{ config, dbus, cri, staticPods, state string }
 
 func main() {
 	var o options
-	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml", "Configuration of the shutdown. If the file does not exist, the defaults apply. A label of the Node can select another file in the same directory.")
+	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml",
+		"Configuration of the shutdown. If the file does not exist, the defaults apply. A label of the Node can select another file in the same directory.")
 	flag.StringVar(&o.dbus, "system-bus", "/run/dbus/system_bus_socket", "Socket of the system bus.")
 	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock", "Socket of the container runtime.")
 	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "Directory of the manifests of static Pods: the kubelet's staticPodPath.")

@@ -29,8 +29,8 @@ var (
 	nodeAgent = sync.OnceValues(func() (manifests, error) { return manifestsOf("nodeagent/*.yaml") })
 )
 
-// Bundle returns the objects of the bundle in the order in which they are applied: the admission policies of a kind come before its CRD. The
-// caller may modify them.
+// Bundle returns the objects of the bundle in the order in which they are applied: the admission policies of a kind come before its CRD.
+// The caller may modify them.
 func Bundle() ([]*unstructured.Unstructured, error) {
 	present, err := bundle()
 	if err != nil {
@@ -39,8 +39,8 @@ func Bundle() ([]*unstructured.Unstructured, error) {
 	return present.objects()
 }
 
-// NodeAgent returns the objects of the node agent in the order in which they are applied: the admission policy comes before the roles that it
-// limits. The caller may modify them.
+// NodeAgent returns the objects of the node agent in the order in which they are applied: the admission policy comes before the roles that
+// it limits. The caller may modify them.
 func NodeAgent(image string) ([]*unstructured.Unstructured, error) {
 	present, err := nodeAgent()
 	if err != nil {

@@ -43,7 +43,8 @@ func TestPoliciesCompileOnTheOldestAPIServer(t *testing.T) { // R9
 				compiles(condition.Expression, true)
 			}
 			for _, variable := range policy.Spec.Variables {
-				result := compiler.CompileAndStoreVariable(expression{variable.Name, variable.Expression}, cel.OptionalVariableDeclarations{HasAuthorizer: true}, environment.NewExpressions)
+				result := compiler.CompileAndStoreVariable(expression{variable.Name, variable.Expression}, cel.OptionalVariableDeclarations{HasAuthorizer: true},
+					environment.NewExpressions)
 				g.Expect(result.Error).NotTo(HaveOccurred(), variable.Expression)
 			}
 			for _, validation := range policy.Spec.Validations {

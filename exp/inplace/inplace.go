@@ -1,6 +1,6 @@
-// Package inplace tells Runtime Extensions that update Machines in place, by serving Cluster API's hook UpdateMachine, whether an update may
-// begin: whether the Node of the Machine has been drained or cordoned as inPlaceUpdates of the Machine's MachineDrainPolicy requires. An
-// extension calls Await first in its handler of UpdateMachine:
+// Package inplace tells Runtime Extensions that update Machines in place, by serving Cluster API's hook UpdateMachine, whether an update
+// may begin: whether the Node of the Machine has been drained or cordoned as inPlaceUpdates of the Machine's MachineDrainPolicy requires.
+// An extension calls Await first in its handler of UpdateMachine:
 //
 //	func (u *Updater) UpdateMachine(ctx context.Context, request *runtimehooksv1.UpdateMachineRequest, response *runtimehooksv1.UpdateMachineResponse) {
 //		if !inplace.Await(ctx, u.management, request, response) {
@@ -17,8 +17,8 @@
 // update in progress, and removes it, with a write that fails if the Machine has changed, before it restores the Node. The condition
 // NodeMaintenance of the Machine is not sufficient: it may be that of an earlier maintenance.
 //
-// The permission holds until the update has completed, so an update that has begun is not interrupted if another Pod is started on the Node. An
-// update that fails is repeated by Cluster API, and the Node stays as it is until an update succeeds. If the drain exceeds
+// The permission holds until the update has completed, so an update that has begun is not interrupted if another Pod is started on the
+// Node. An update that fails is repeated by Cluster API, and the Node stays as it is until an update succeeds. If the drain exceeds
 // nodeDrainTimeoutSeconds of the Machine, the update is allowed, as the Machine would be deleted.
 //
 // Without the manager the outcome depends on the policy. If the CRD of MachineDrainPolicies does not exist, if no policy selects the
@@ -62,11 +62,12 @@ type Decision struct {
 }
 
 // Check decides whether the update of a Machine may begin. Only the namespace and the name of the Machine are used, as the request of
-// UpdateMachine has them: the Machine in the request comes from the cache of Cluster API, without its status. management reads the management
-// cluster. It must read from the API server and not from a cache, such as the APIReader of a manager: a cache may have the permission of an
-// earlier update. Check reads one object, and three while the update waits or if no policy requires a maintenance.
+// UpdateMachine has them: the Machine in the request comes from the cache of Cluster API, without its status. management reads the
+// management cluster. It must read from the API server and not from a cache, such as the APIReader of a manager: a cache may have the
+// permission of an earlier update. Check reads one object, and three while the update waits or if no policy requires a maintenance.
 //
-// Check returns an error if the management cluster cannot be read or if the Machine or its Cluster does not exist. The update must not begin then.
+// Check returns an error if the management cluster cannot be read or if the Machine or its Cluster does not exist. The update must not
+// begin then.
 func Check(ctx context.Context, management client.Reader, machine client.ObjectKey) (Decision, error) {
 	stored := &clusterv1.Machine{}
 	if err := management.Get(ctx, machine, stored); err != nil {
@@ -107,7 +108,9 @@ func policyOf(ctx context.Context, management client.Reader, machine *clusterv1.
 // false, the response is complete and the handler must return: the update is in progress and waits, for what its message says or for the
 // management cluster to be read. Cluster API shows the message in the condition Updating of the Machine, and calls the hook again
 // after RetryAfterSeconds. For management see Check.
-func Await(ctx context.Context, management client.Reader, request *runtimehooksv1.UpdateMachineRequest, response *runtimehooksv1.UpdateMachineResponse) (allowed bool) {
+func Await(ctx context.Context, management client.Reader, request *runtimehooksv1.UpdateMachineRequest,
+	response *runtimehooksv1.UpdateMachineResponse,
+) (allowed bool) {
 	decision, err := Check(ctx, management, client.ObjectKeyFromObject(&request.Desired.Machine))
 	if err != nil {
 		decision.Message = text.Cut(text.Plain("Cannot check whether the update may begin: "+err.Error()), machinedrain.MaxUpdateMessage)

@@ -205,7 +205,8 @@ func Condition(state logind.State, kubeletTerminatesPods bool, settings Settings
 	case state.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, state.Problem
 	default:
-		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed, fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(settings.Config, state.DelayMax))
+		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed,
+			fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(settings.Config, state.DelayMax))
 		if settings.Name != "" {
 			condition.Message += fmt.Sprintf(" The Node uses configuration %q.", settings.Name)
 		}

@@ -136,9 +136,11 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 		}
 		delete(reported, r.File)
 		if restored {
-			a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased, "The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
+			a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased,
+				"The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
 		} else {
-			a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced, "The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
+			a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced,
+				"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
 		}
 	}
 	for _, r := range actions.Finish {
@@ -149,7 +151,8 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 	for _, r := range actions.Reappeared {
 		if !reported[r.File] {
 			reported[r.File] = true
-			a.recordEvent(ctx, corev1.EventTypeWarning, eventReappeared, "Manifest "+r.File+" was recreated while the agent holds it for a maintenance: the agent does not move it, and the kubelet runs its Pod")
+			a.recordEvent(ctx, corev1.EventTypeWarning, eventReappeared,
+				"Manifest "+r.File+" was recreated while the agent holds it for a maintenance: the agent does not move it, and the kubelet runs its Pod")
 		}
 	}
 	for _, h := range actions.Hold {
@@ -163,7 +166,8 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 			return err
 		}
 		klog.FromContext(ctx).Info("Held the manifest of a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
-		a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+h.Manifest.Name+" and starts it again when the maintenance is complete")
+		a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+
+			h.Manifest.Name+" and starts it again when the maintenance is complete")
 	}
 	return nil
 }

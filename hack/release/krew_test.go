@@ -103,7 +103,8 @@ func TestKrewManifestNamesRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range pluginPlatforms {
-			if want := "uri: https://github.com/capnm/cluster-api-node-maintenance/releases/download/v1.2.3/" + p.archive() + "\n"; !strings.Contains(string(content), want) {
+			if want := "uri: https://github.com/capnm/cluster-api-node-maintenance/releases/download/v1.2.3/" + p.archive() + "\n"; !strings.Contains(string(content),
+				want) {
 				t.Errorf("%s has no %s", content, want)
 			}
 		}

@@ -1,5 +1,6 @@
-// Command release builds a release in one directory: the components for clusterctl, binaries, images, the kubectl plugin, checksums, licenses and bills of
-// materials. It pulls nothing and needs no container engine. Two runs on the same commit with the same Go version produce the same bytes.
+// Command release builds a release in one directory: the components for clusterctl, binaries, images, the kubectl plugin, checksums,
+// licenses and bills of materials. It pulls nothing and needs no container engine. Two runs on the same commit with the same Go version
+// produce the same bytes.
 package main
 
 import (

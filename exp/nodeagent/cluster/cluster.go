@@ -81,18 +81,21 @@ func (c *Client) WatchNode(ctx context.Context, changed func(*corev1.Node)) {
 // WatchEvacuations calls changed with all Evacuations of the Node's static Pods, whenever one changes, until ctx is done.
 func (c *Client) WatchEvacuations(ctx context.Context, changed func([]v1alpha1.Evacuation)) {
 	selector := v1alpha1.StaticPodsOfLabel + "=" + v1alpha1.StaticPodsOf(c.node)
-	c.watch(ctx, c.groupWatch, "evacuations", &v1alpha1.Evacuation{}, &v1alpha1.EvacuationList{}, metav1.ListOptions{LabelSelector: selector}, func(store cache.Store) {
-		var evacuations []v1alpha1.Evacuation
-		for _, object := range store.List() {
-			if e, ok := object.(*v1alpha1.Evacuation); ok {
-				evacuations = append(evacuations, *e.DeepCopy())
+	c.watch(ctx, c.groupWatch, "evacuations", &v1alpha1.Evacuation{}, &v1alpha1.EvacuationList{}, metav1.ListOptions{LabelSelector: selector},
+		func(store cache.Store) {
+			var evacuations []v1alpha1.Evacuation
+			for _, object := range store.List() {
+				if e, ok := object.(*v1alpha1.Evacuation); ok {
+					evacuations = append(evacuations, *e.DeepCopy())
+				}
 			}
-		}
-		changed(evacuations)
-	})
+			changed(evacuations)
+		})
 }
 
-func (c *Client) watch(ctx context.Context, client *rest.RESTClient, resource string, kind, list runtime.Object, options metav1.ListOptions, changed func(cache.Store)) {
+func (c *Client) watch(ctx context.Context, client *rest.RESTClient, resource string, kind, list runtime.Object, options metav1.ListOptions,
+	changed func(cache.Store),
+) {
 	request := func(o metav1.ListOptions) *rest.Request {
 		o.FieldSelector, o.LabelSelector = options.FieldSelector, options.LabelSelector
 		return client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec)

@@ -145,7 +145,8 @@ func (h Hold) Report(now time.Time) (changed bool) {
 	progress, finish := metav1.NewTime(now), metav1.NewTime(now.Add(m.GracePeriod))
 	e.Status.ActiveEvacuatorCompleted = false
 	e.Status.EvacuationProgressTimestamp, e.Status.ExpectedEvacuationFinishTime = &progress, &finish
-	e.Status.Message = fmt.Sprintf("The kubelet terminates the static Pod: the node agent holds its manifest %s until the maintenance of the Node is complete.", m.File)
+	e.Status.Message = fmt.Sprintf("The kubelet terminates the static Pod: the node agent holds its manifest %s until the maintenance of the Node is complete.",
+		m.File)
 	if h.Cause != "" {
 		e.Status.Message = text.Cut(h.Cause, maxCause) + ". " + e.Status.Message
 	}

@@ -53,20 +53,32 @@ func TestDecide(t *testing.T) {
 	}{
 		"S9: holds the manifest of a drain target while the agent is the active evacuator": {observed(), counts{hold: 1}},
 		"S9: does not hold a manifest without an Evacuation":                               {observed(func(o *hold.Observed) { o.Evacuations = nil }), counts{}},
-		"S9: does not hold a Pod with a higher priority than the targets":                  {observed(func(o *hold.Observed) { o.Manifests[0].Priority = 7001 }), counts{}},
-		"S9: does not hold a manifest while another evacuator is active":                   {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = ptr.To("example.com") })), counts{}},
-		"S9: does not hold a manifest while no evacuator is active":                        {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = nil })), counts{}},
-		"S9: ignores the Evacuation of another Node":                                       {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "n2" })), counts{}},
-		"S9: ignores an Evacuation without a NodeMaintenance as instigator":                {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Finalizers = nil })), counts{}},
-		"S9: ignores the Evacuation of another Pod":                                        {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Spec.PodRef.Name = "web-2-n1" })), counts{}},
-		"S9: ignores the Evacuation of a Pod in another namespace":                         {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Namespace = "other" })), counts{}},
+		"S9: does not hold a Pod with a higher priority than the targets": {
+			observed(func(o *hold.Observed) { o.Manifests[0].Priority = 7001 }), counts{},
+		},
+		"S9: does not hold a manifest while another evacuator is active": {
+			observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = ptr.To("example.com") })), counts{},
+		},
+		"S9: does not hold a manifest while no evacuator is active": {
+			observed(evacuation(func(e *v1alpha1.Evacuation) { e.Status.ActiveEvacuatorClass = nil })), counts{},
+		},
+		"S9: ignores the Evacuation of another Node": {
+			observed(evacuation(func(e *v1alpha1.Evacuation) { e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "n2" })), counts{},
+		},
+		"S9: ignores an Evacuation without a NodeMaintenance as instigator": {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Finalizers = nil })), counts{}},
+		"S9: ignores the Evacuation of another Pod": {
+			observed(evacuation(func(e *v1alpha1.Evacuation) { e.Spec.PodRef.Name = "web-2-n1" })), counts{},
+		},
+		"S9: ignores the Evacuation of a Pod in another namespace": {observed(evacuation(func(e *v1alpha1.Evacuation) { e.Namespace = "other" })), counts{}},
 
 		"S10: holds the manifest during the maintenance":                  {observed(noManifest, record(true)), counts{}},
 		"S10: moves a manifest whose move was interrupted by a power cut": {observed(record(false)), counts{finish: 1}},
 		"S10: releases the manifest after the maintenance":                {observed(noTargets, noManifest, record(true)), counts{release: 1}},
 		"S10: releases a manifest that has not moved":                     {observed(noTargets, record(false)), counts{release: 1}},
-		"S10: releases nothing before the Node has been observed":         {observed(noTargets, noManifest, record(true), func(o *hold.Observed) { o.Known = false }), counts{}},
-		"S10: does not move a manifest that reappears":                    {observed(record(true)), counts{reappeared: 1}},
+		"S10: releases nothing before the Node has been observed": {
+			observed(noTargets, noManifest, record(true), func(o *hold.Observed) { o.Known = false }), counts{},
+		},
+		"S10: does not move a manifest that reappears": {observed(record(true)), counts{reappeared: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := hold.Decide(test.o)
@@ -89,7 +101,8 @@ func TestReport(t *testing.T) {
 		if !strings.HasPrefix(e.Status.Message, o.Cause+". The kubelet terminates the static Pod: the node agent holds its manifest web.yaml") {
 			t.Errorf("message: %s", e.Status.Message)
 		}
-		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) || e.Status.EvacuationProgressTimestamp == nil {
+		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) ||
+			e.Status.EvacuationProgressTimestamp == nil {
 			t.Errorf("%+v", e.Status)
 		}
 	})

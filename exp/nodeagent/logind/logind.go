@@ -83,7 +83,8 @@ func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 	notify(k.delayChanged)
 }
 
-// notify sends to a channel with a buffer of one, unless the receiver has not handled the last notification. A nil channel has no receiver yet.
+// notify sends to a channel with a buffer of one, unless the receiver has not handled the last notification. A nil channel has no receiver
+// yet.
 func notify(changed chan struct{}) {
 	select {
 	case changed <- struct{}{}:

@@ -148,8 +148,10 @@ func TestDividesTimeAmongOccupiedPhases(t *testing.T) {
 	}{
 		"S15: a phase without Pods takes no share of a short time": {[]shutdown.Pod{critical}, 6 * time.Second, []time.Duration{0, 6 * time.Second}},
 		"S15: a phase never gets more than its configured period":  {[]shutdown.Pod{critical}, time.Minute, []time.Duration{0, 10 * time.Second}},
-		"S6: phases with Pods share a short time in proportion":    {[]shutdown.Pod{critical, regular}, 6 * time.Second, []time.Duration{4 * time.Second, 2 * time.Second}},
-		"S15: without Pods no phase has a share":                   {nil, time.Minute, []time.Duration{0, 0}},
+		"S6: phases with Pods share a short time in proportion": {
+			[]shutdown.Pod{critical, regular}, 6 * time.Second, []time.Duration{4 * time.Second, 2 * time.Second},
+		},
+		"S15: without Pods no phase has a share": {nil, time.Minute, []time.Duration{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []time.Duration

@@ -47,7 +47,9 @@ var sections = []section{
 		columns: []string{"metric", "kind", "labels", ""}, rows: metrics,
 	},
 	{
-		title: "Events", text: "Each event is in the cluster of the object that it is about. An implausible selection of a NodeMaintenance is reported with the reason of the condition SelectionPlausible, and an invalid selector of a MachineDrainPolicy with that of the condition SelectorsValid.",
+		title: "Events",
+		text: "Each event is in the cluster of the object that it is about. An implausible selection of a NodeMaintenance is reported with the reason of the " +
+			"condition SelectionPlausible, and an invalid selector of a MachineDrainPolicy with that of the condition SelectorsValid.",
 		columns: []string{"reason", "on", ""}, rows: events,
 	},
 	{

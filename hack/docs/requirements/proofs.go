@@ -27,6 +27,9 @@ type proof struct {
 // failure messages of property tests.
 var testName = regexp.MustCompile("\"([REMSK][0-9]+(?:, [REMSK][0-9]+)*): ([^\"\\n%]+)\"")
 
+// splitString is where a string literal continues on the next line.
+var splitString = regexp.MustCompile("\" ?\\+\n\\s*\"")
+
 // readFiles returns the contents of all files that may name requirements, by slash-separated path.
 func readFiles(root string) (map[string]string, error) {
 	files := map[string]string{}
@@ -65,7 +68,7 @@ func proofs(files map[string]string) []proof {
 		if !strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		for _, match := range testName.FindAllStringSubmatch(content, -1) {
+		for _, match := range testName.FindAllStringSubmatch(splitString.ReplaceAllString(content, ""), -1) {
 			for _, n := range parseNumbers(match[1]) {
 				found = append(found, proof{number: n, text: match[2], file: file})
 			}

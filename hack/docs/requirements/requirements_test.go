@@ -14,12 +14,17 @@ func TestParseStatements(t *testing.T) {
 		numbers  []number
 		problems []string
 	}{
-		"a statement":                   {content: stated, numbers: []number{{"R", 1}}},
-		"text is not a statement":       {content: "R2 is explained below.\n- A list item without number"},
-		"another number in the text":    {content: `- <a id="e2"></a>[E2](reference/requirements.md#e2): As R1 states.`, numbers: []number{{"E", 2}}},
-		"a statement without an anchor": {content: "- **R2** Text", problems: []string{`docs/requirements.md:1: start the line with - <a id="r2"></a>[R2](reference/requirements.md#r2): `}},
-		"an anchor without a statement": {content: `- <a id="r2"></a>[R2](reference/requirements.md#r2): `, problems: []string{`docs/requirements.md:1: start the line with - <a id="r2"></a>[R2](reference/requirements.md#r2): `}},
-		"two statements of one number":  {content: stated + stated, numbers: []number{{"R", 1}}, problems: []string{"docs/requirements.md:2: R1 has two statements"}},
+		"a statement":                {content: stated, numbers: []number{{"R", 1}}},
+		"text is not a statement":    {content: "R2 is explained below.\n- A list item without number"},
+		"another number in the text": {content: `- <a id="e2"></a>[E2](reference/requirements.md#e2): As R1 states.`, numbers: []number{{"E", 2}}},
+		"a statement without an anchor": {
+			content: "- **R2** Text", problems: []string{`docs/requirements.md:1: start the line with - <a id="r2"></a>[R2](reference/requirements.md#r2): `},
+		},
+		"an anchor without a statement": {
+			content:  `- <a id="r2"></a>[R2](reference/requirements.md#r2): `,
+			problems: []string{`docs/requirements.md:1: start the line with - <a id="r2"></a>[R2](reference/requirements.md#r2): `},
+		},
+		"two statements of one number": {content: stated + stated, numbers: []number{{"R", 1}}, problems: []string{"docs/requirements.md:2: R1 has two statements"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -42,7 +47,7 @@ func TestMissing(t *testing.T) {
 
 func TestProofs(t *testing.T) {
 	g := NewWithT(t)
-	name := `"R1, E2` + `: drains"`
+	name := `"R1, E2` + `: dra" +` + "\n\t" + `"ins"`
 	found := proofs(map[string]string{"a_test.go": "t.Run(" + name + ")", "a.go": name})
 	g.Expect(found).To(Equal([]proof{{number{"E", 2}, "drains", "a_test.go"}, {number{"R", 1}, "drains", "a_test.go"}}))
 }

@@ -14,7 +14,9 @@ import (
 const statementsPage = "docs/requirements.md"
 
 // areas are the letters of requirements, in the order of the pages.
-var areas = []struct{ letter, title string }{{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}, {"S", "Node agent (experimental)"}, {"K", "kubectl plugin"}}
+var areas = []struct{ letter, title string }{
+	{"R", "NodeMaintenance"}, {"E", "Evacuation"}, {"M", "Machines"}, {"S", "Node agent (experimental)"}, {"K", "kubectl plugin"},
+}
 
 // number is the number of a requirement, such as R24.
 type number struct {

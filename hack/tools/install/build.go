@@ -113,8 +113,8 @@ func batches(programs []toolchain.Program) [][]toolchain.Program {
 	return all
 }
 
-// buildTogether builds programs with one command, so that packages that they share are compiled once, and one program is linked while another
-// one is compiled.
+// buildTogether builds programs with one command, so that packages that they share are compiled once, and one program is linked while
+// another one is compiled.
 func buildTogether(root, dir string, programs []toolchain.Program) error {
 	flags, err := ldflags(root, programs)
 	if err != nil {

@@ -31,7 +31,8 @@ type progress struct {
 	ended bool
 }
 
-// secondsPerPackage is the CPU time of a package in a first build of the control plane programs, linking included. It serves estimates only.
+// secondsPerPackage is the CPU time of a package in a first build of the control plane programs, linking included. It serves estimates
+// only.
 const secondsPerPackage = 0.28
 
 func newProgress(out *os.File, what, dir string, environment, packages []string) *progress {

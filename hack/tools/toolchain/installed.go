@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// InstalledVariable names an environment variable that, if set, makes Path return programs of this machine instead of built ones: those in the
-// directory KUBEBUILDER_ASSETS, where setup-envtest installs them, and in PATH, if they are of the pinned minor release. The demo sets
+// InstalledVariable names an environment variable that, if set, makes Path return programs of this machine instead of built ones: those in
+// the directory KUBEBUILDER_ASSETS, where setup-envtest installs them, and in PATH, if they are of the pinned minor release. The demo sets
 // it. Tests and benchmarks run the pinned versions only.
 const InstalledVariable = "CAPNM_INSTALLED_PROGRAMS"
 

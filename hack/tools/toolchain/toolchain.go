@@ -96,7 +96,9 @@ var Programs = []Program{
 	{"kubeadm-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubeadm", Next},
 	{"kubelet-next", "kubernetes-next", "k8s.io/kubernetes", "k8s.io/kubernetes/cmd/kubelet", Next},
 	{"capi-operator", "cluster-api-operator", "sigs.k8s.io/cluster-api-operator", "sigs.k8s.io/cluster-api-operator/cmd", E2E},
-	{"csi-attacher", "external-attacher", "github.com/kubernetes-csi/external-attacher/v4", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher", E2E},
+	{
+		"csi-attacher", "external-attacher", "github.com/kubernetes-csi/external-attacher/v4", "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher", E2E,
+	},
 	{"csi-mock", "csi-mock", "k8s.io/kubernetes", "github.com/capnm/cluster-api-node-maintenance/hack/tools/csi-mock", E2E},
 	{"capd", "capd", "sigs.k8s.io/cluster-api/test", "sigs.k8s.io/cluster-api/test/infrastructure/docker", E2E},
 	{"controller-gen", "controller-tools", "sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-tools/cmd/controller-gen", Dev},

@@ -36,7 +36,9 @@ func TestLinks(t *testing.T) {
 			rules:  "rules:\n- runbook_url: " + repository + "docs/guide.md#nothing",
 			broken: []string{"rules.yaml:2: " + repository + "docs/guide.md#nothing: there is no such heading"},
 		},
-		"no file in the repository": {readme: "[a](" + repository + "nowhere.md)", broken: []string{"README.md:1: " + repository + "nowhere.md: there is no such file"}},
+		"no file in the repository": {
+			readme: "[a](" + repository + "nowhere.md)", broken: []string{"README.md:1: " + repository + "nowhere.md: there is no such file"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

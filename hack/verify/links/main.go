@@ -1,6 +1,5 @@
-// Command links checks the links between the Markdown files of this repository, and those from YAML files to them: that the file or directory
-// exists, and the heading.
-// It does not follow links to other sites, so that the result does not depend on them.
+// Command links checks the links between the Markdown files of this repository, and those from YAML files to them: that the file or
+// directory exists, and the heading. It does not follow links to other sites, so that the result does not depend on them.
 //
 //	go run ./hack/verify/links [directory]
 package main

@@ -1,6 +1,6 @@
 // Command prose checks the English of this repository against the vocabulary in vocabulary.go: Markdown, comments and string
 // literals of Go files, and the text of YAML files, shell scripts and Makefiles. Words in `backquotes` are code and not checked,
-// except in fenced blocks of Markdown, which show what the programs print.
+// except in fenced blocks of Markdown, which show what the programs print. It also checks how wide comments of Go files are.
 //
 //	go run ./hack/verify/prose [directory]
 package main
@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pkg/errors"
 )
@@ -74,6 +75,9 @@ func checkFile(files fs.FS, name string) ([]string, error) {
 		return nil, errors.Wrapf(err, "parsing %s", name)
 	}
 	var found []string
+	if path.Ext(name) == ".go" {
+		found = wideComments(name, string(content))
+	}
 	for _, p := range passages {
 		for _, f := range findings(p.text) {
 			line := 1 + strings.Count(string(content[:p.offset+f.offset]), "\n")
@@ -81,4 +85,18 @@ func checkFile(files fs.FS, name string) ([]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// maxColumns is how wide a comment may be. A tab counts as one column, as golangci-lint counts in lines of code.
+const maxColumns = 140
+
+// wideComments returns the lines of comments that are too wide, without markers and lines of one word, which cannot be wrapped.
+func wideComments(name, content string) (found []string) {
+	for i, line := range strings.Split(content, "\n") {
+		text, isComment := strings.CutPrefix(strings.TrimLeft(line, "\t"), "// ")
+		if columns := utf8.RuneCountInString(line); isComment && columns > maxColumns && !strings.HasPrefix(text, "+") && strings.Contains(text, " ") {
+			found = append(found, fmt.Sprintf("%s:%d: a comment of %d columns: wrap it at %d", name, i+1, columns, maxColumns))
+		}
+	}
+	return found
 }
