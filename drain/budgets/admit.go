@@ -117,8 +117,8 @@ func NewIndex(pdbs []*policyv1.PodDisruptionBudget, stale func(*policyv1.PodDisr
 	return IndexOf(parsed, stale)
 }
 
-// IndexOf returns the index of budgets. The function stale, which may be nil, reports whether the observed status of a budget may not include our own
-// evictions yet. Such a budget allows no disruption until its next event.
+// IndexOf returns the index of budgets. The function stale, which may be nil, reports whether the observed status of a budget may not
+// include our own evictions yet. Such a budget allows no disruption until its next event.
 func IndexOf(all []*Budget, stale func(*policyv1.PodDisruptionBudget) bool) *Index {
 	index := &Index{byNamespace: map[string][]*Budget{}, stale: map[*Budget]bool{}}
 	for _, b := range all {
@@ -131,16 +131,16 @@ func IndexOf(all []*Budget, stale func(*policyv1.PodDisruptionBudget) bool) *Ind
 	return index
 }
 
-// Admit decides which candidates may be evicted now, in their order: see OldestFirst. It admits no more Pods of a budget than the budget allows
-// disruptions, in-flight evictions included. A Pod that is listed twice counts once.
+// Admit decides which candidates may be evicted now, in their order: see OldestFirst. It admits no more Pods of a budget than the budget
+// allows disruptions, in-flight evictions included. A Pod that is listed twice counts once.
 //
 // It takes time proportional to the candidates times the budgets of their namespaces.
 func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Waiting) {
 	return i.AdmitWithin(candidates, func(string) int { return math.MaxInt })
 }
 
-// AdmitWithin is Admit with a limit for each Node: free returns how many more evictions may be in flight there. The Pods that exceed it are neither
-// admitted nor waiting, and use no disruption: a Node whose evictions hang leaves the disruptions to others.
+// AdmitWithin is Admit with a limit for each Node: free returns how many more evictions may be in flight there. The Pods that exceed it are
+// neither admitted nor waiting, and use no disruption: a Node whose evictions hang leaves the disruptions to others.
 func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) (admitted []Admitted, waiting []Waiting) {
 	used := map[*Budget]int{} // disruptions
 	seen := map[identity]bool{}
@@ -207,7 +207,8 @@ type decision struct {
 	wait            *Waiting
 }
 
-// deletes reports whether the candidate is deleted although its budget does not allow a disruption, because it is not ready and would wait forever.
+// deletes reports whether the candidate is deleted although its budget does not allow a disruption, because it is not ready and would wait
+// forever.
 func (d decision) deletes(c Candidate) bool {
 	return d.wait != nil && c.DeleteUnready && !c.Pod.Ready && d.isFutile()
 }
@@ -256,9 +257,10 @@ func (i *Index) Covering(pod Pod) []*Budget {
 	return selecting
 }
 
-// OldestFirst returns the candidates in the order in which they get disruptions: those of the Node whose drain started first, then those of the
-// next one, and so on; drains that started together by the name of the Node. The Pods of one Node keep their order. The order is the same for all
-// budgets and after a restart. If each budget had another one, two Nodes could each use a disruption that the other one needs to finish (E56).
+// OldestFirst returns the candidates in the order in which they get disruptions: those of the Node whose drain started first, then those of
+// the next one, and so on; drains that started together by the name of the Node. The Pods of one Node keep their order. The order is the
+// same for all budgets and after a restart. If each budget had another one, two Nodes could each use a disruption that the other one needs
+// to finish (E56).
 func OldestFirst(candidates []Candidate) []Candidate {
 	return slices.SortedStableFunc(slices.Values(candidates), func(a, b Candidate) int {
 		return cmp.Or(a.DrainStart.Compare(b.DrainStart), strings.Compare(a.Pod.Node, b.Pod.Node))
@@ -266,15 +268,15 @@ func OldestFirst(candidates []Candidate) []Candidate {
 }
 
 const (
-	// expectFor is how long more Evacuations are expected on a Node after the start of its drain, or after the last Evacuation there was created.
-	// They are created together, and observed one after the other.
+	// expectFor is how long more Evacuations are expected on a Node after the start of its drain, or after the last Evacuation there was
+	// created. They are created together, and observed one after the other.
 	expectFor = 3 * time.Second
 	// expectAtMost limits that, since users can create Evacuations, too.
 	expectAtMost = 30 * time.Second
 )
 
-// ExpectsMore reports whether more Evacuations are expected on a Node, and until when. requested is when the last one was created, or zero if the
-// Node has no Evacuation: a time of the workload cluster, whose clock may be ahead.
+// ExpectsMore reports whether more Evacuations are expected on a Node, and until when. requested is when the last one was created, or zero
+// if the Node has no Evacuation: a time of the workload cluster, whose clock may be ahead.
 func ExpectsMore(start, requested, now time.Time) (until time.Time, expects bool) {
 	until = earliest(latest(start, requested).Add(expectFor), start.Add(expectAtMost))
 	return until, now.Before(until) && start.Sub(now) < expectFor

@@ -13,7 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// TestDisruptions evicts one Pod, and checks whether that uses a disruption: whether a second Pod of the same kind would be evicted with it.
+// TestDisruptions evicts one Pod, and checks whether that uses a disruption: whether a second Pod of the same kind would be evicted with
+// it.
 func TestDisruptions(t *testing.T) {
 	full := budget("web", healthy(2, 3, 2), allows(0))
 	free, disrupts := false, true

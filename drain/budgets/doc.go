@@ -1,7 +1,7 @@
 // Package budgets decides which Pods may be evicted now under their PodDisruptionBudgets, and why the others wait.
 //
-// The API server answers an eviction that a budget does not allow with an error, and the client has to retry. Here the same decision is made
-// before the request, from the budgets that are watched anyway:
+// The API server answers an eviction that a budget does not allow with an error, and the client has to retry. Here the same decision is
+// made before the request, from the budgets that are watched anyway:
 //
 //	NewIndex(budgets) ──► Admit(candidates) ──► admitted: the API server will accept these evictions, as far as is known
 //	                                       └──► waiting:  for which budget, and why; the next event of the budget triggers a retry
@@ -20,7 +20,8 @@
 //
 // Granted finds the waiting Pods whose disruption the API server has already granted to an eviction that was cut off.
 //
-// Observed follows the events of budgets and finds the budget that a Pod has lost a moment ago. Pauses decides how long its eviction waits then.
+// Observed follows the events of budgets and finds the budget that a Pod has lost a moment ago. Pauses decides how long its eviction waits
+// then.
 //
 // Two rules are added. A status that does not include our own evictions counts as unknown, so that two evictions do not use the same
 // disruption. And a budget whose selector is invalid blocks the Pods of its namespace: the API server ignores such a budget, but its author

@@ -2,9 +2,9 @@ package budgets
 
 import "time"
 
-// An eviction that is cut off after the API server has used a disruption of the budget, and before it has deleted the Pod, leaves the Pod in
-// the disruptedPods of the budget. The disruption controller counts the Pod as disrupted for two minutes, in which a budget of one allows
-// no other disruption.
+// An eviction that is cut off after the API server has used a disruption of the budget, and before it has deleted the Pod, leaves the Pod
+// in the disruptedPods of the budget. The disruption controller counts the Pod as disrupted for two minutes, in which a budget of one
+// allows no other disruption.
 const (
 	// grantedAfter is the age from which on an entry belongs to an eviction that was cut off: the API server deletes the Pod right after it
 	// writes the entry.
@@ -14,8 +14,8 @@ const (
 	grantedUntil = 90 * time.Second
 )
 
-// Granted returns those of the waiting Pods whose disruption the API server has already granted to an eviction that was cut off: they may be
-// deleted, which uses no second disruption. others are the rest. Where an entry is too recent, retryAt is when to decide again.
+// Granted returns those of the waiting Pods whose disruption the API server has already granted to an eviction that was cut off: they may
+// be deleted, which uses no second disruption. others are the rest. Where an entry is too recent, retryAt is when to decide again.
 func (i *Index) Granted(waiting []Waiting, now time.Time) (granted []Admitted, others []Waiting, retryAt time.Time) {
 	for _, w := range waiting {
 		budget, from := i.grants(w.Pod, now)
@@ -43,8 +43,8 @@ func (i *Index) grants(pod Pod, now time.Time) (_ *Budget, from time.Time) {
 	return selecting[0], selecting[0].pdb.Status.DisruptedPods[pod.Name].Add(grantedAfter)
 }
 
-// Grants reports whether the budget has granted the disruption of a Pod, and does not count it as healthy. An entry has the name of a Pod: it
-// belongs to an earlier Pod of that name if the Pod was not created before it. The other Pods must be as healthy as the budget requires.
+// Grants reports whether the budget has granted the disruption of a Pod, and does not count it as healthy. An entry has the name of a Pod:
+// it belongs to an earlier Pod of that name if the Pod was not created before it. The other Pods must be as healthy as the budget requires.
 func (b *Budget) Grants(pod Pod, now time.Time) bool {
 	entry, found := b.pdb.Status.DisruptedPods[pod.Name]
 	status := b.pdb.Status

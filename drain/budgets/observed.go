@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LossCounts is how long a Pod that has lost a budget is not evicted. Operators replace a budget by deleting it and creating another one, and
-// no budget protects their Pods in between.
+// LossCounts is how long a Pod that has lost a budget is not evicted. Operators replace a budget by deleting it and creating another one,
+// and no budget protects their Pods in between.
 const LossCounts = 3 * time.Second
 
 // maxFormer is the maximum number of former budgets that are kept for a namespace. Tenants may delete budgets at any rate.
@@ -27,8 +27,8 @@ type Loss struct {
 	At time.Time
 }
 
-// Observed contains the budgets of a workload cluster as a watch has delivered them, and for LossCounts those that selected Pods before. The
-// methods get the time of an event. They must not be called concurrently.
+// Observed contains the budgets of a workload cluster as a watch has delivered them, and for LossCounts those that selected Pods before.
+// The methods get the time of an event. They must not be called concurrently.
 type Observed struct {
 	present     map[types.NamespacedName]*Budget
 	unconfirmed map[types.NamespacedName]bool // budgets that an earlier watch has delivered, until the first list
@@ -51,8 +51,8 @@ type relabelled struct {
 	loss *Loss
 }
 
-// NewObserved returns an Observed for a watch that has delivered nothing yet. earlier, which may be nil, is that of the watch before it: the first
-// list shows which of its budgets were deleted in between.
+// NewObserved returns an Observed for a watch that has delivered nothing yet. earlier, which may be nil, is that of the watch before it:
+// the first list shows which of its budgets were deleted in between.
 func NewObserved(earlier *Observed) *Observed {
 	o := &Observed{
 		present: map[types.NamespacedName]*Budget{}, unconfirmed: map[types.NamespacedName]bool{}, former: map[string][]former{},

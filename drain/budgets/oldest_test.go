@@ -96,7 +96,8 @@ func TestExpectsMore(t *testing.T) {
 	}
 }
 
-// world is a workload cluster whose Nodes are drained over time, under budgets that each select the Pods of one application on several Nodes.
+// world is a workload cluster whose Nodes are drained over time, under budgets that each select the Pods of one application on several
+// Nodes.
 type world struct {
 	now     time.Time
 	started map[string]time.Time // drains, by Node

@@ -14,8 +14,9 @@ type Pauses []pause
 
 type pause struct{ from, until time.Time }
 
-// After decides until when a Pod that has lost a budget is not evicted. It returns the zero time if the Pod may be evicted now, and the pauses to
-// pass to the next call. final is when the Pod gets its final eviction attempt before the drain timeout, zero if there is no timeout.
+// After decides until when a Pod that has lost a budget is not evicted. It returns the zero time if the Pod may be evicted now, and the
+// pauses to pass to the next call. final is when the Pod gets its final eviction attempt before the drain timeout, zero if there is no
+// timeout.
 func (p Pauses) After(loss Loss, final, now time.Time) (next Pauses, until time.Time) {
 	left := pausesLast
 	for _, each := range p {

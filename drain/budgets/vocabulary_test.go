@@ -17,7 +17,8 @@ type (
 	labels = map[string]string
 )
 
-// budget returns a budget that selects the Pods "app: web" in the namespace default. It is up to date, with 3 of 3 Pods healthy and 2 required.
+// budget returns a budget that selects the Pods "app: web" in the namespace default. It is up to date, with 3 of 3 Pods healthy and 2
+// required.
 func budget(name string, with ...func(*pdb)) *pdb {
 	one := intstr.FromInt32(1)
 	b := &pdb{

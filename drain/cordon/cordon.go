@@ -38,9 +38,9 @@ func Apply(node *corev1.Node) (changed bool) {
 	return changed
 }
 
-// Holds reports whether a NodeMaintenance keeps the Nodes that it selects cordoned. One whose Machine waits for a turn may leave its Node schedulable. One
-// that is being deleted does not keep them, regardless of its stage: of two that are deleted together, one must uncordon. One that serves a Machine does
-// until it has ended, since it is recreated.
+// Holds reports whether a NodeMaintenance keeps the Nodes that it selects cordoned. One whose Machine waits for a turn may leave its Node
+// schedulable. One that is being deleted does not keep them, regardless of its stage: of two that are deleted together, one must uncordon.
+// One that serves a Machine does until it has ended, since it is recreated.
 func Holds(m *v1alpha1.NodeMaintenance) bool {
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
 	cordons := m.Spec.Stage == v1alpha1.StageCordon && !m.StaysSchedulable() || m.Spec.Stage == v1alpha1.StageDrain
@@ -48,8 +48,8 @@ func Holds(m *v1alpha1.NodeMaintenance) bool {
 }
 
 // RestoresUnconditionally reports whether a completing NodeMaintenance makes its Nodes schedulable, regardless of who cordoned
-// them: one that a user moved from Idle to Complete, as KEP-4212 specifies ("Supported Stage Transitions"). A NodeMaintenance that serves a Machine
-// never does. The manager completes it when a rollout no longer announces the Node, and a user may have cordoned the Node since.
+// them: one that a user moved from Idle to Complete, as KEP-4212 specifies ("Supported Stage Transitions"). A NodeMaintenance that serves a
+// Machine never does. The manager completes it when a rollout no longer announces the Node, and a user may have cordoned the Node since.
 func RestoresUnconditionally(m *v1alpha1.NodeMaintenance) bool {
 	if _, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]; serves {
 		return false
@@ -77,8 +77,8 @@ func Restore(node *corev1.Node) (changed bool) {
 	return true
 }
 
-// Uncordon makes a Node schedulable, see RestoresUnconditionally. A record takes precedence: the NodeMaintenance cordoned the Node, although
-// its status does not show that yet.
+// Uncordon makes a Node schedulable, see RestoresUnconditionally. A record takes precedence: the NodeMaintenance cordoned the Node,
+// although its status does not show that yet.
 func Uncordon(node *corev1.Node) (changed bool) {
 	if restored := Restore(node); restored || !node.Spec.Unschedulable {
 		return restored
@@ -111,8 +111,8 @@ func UncordonedBy(managed []metav1.ManagedFieldsEntry, ours string) string {
 	return ""
 }
 
-// Excludes reports whether a NodeMaintenance excludes the Nodes that it selects from load balancers: in stage Drain, since the Pods of a Node
-// that is only cordoned still serve.
+// Excludes reports whether a NodeMaintenance excludes the Nodes that it selects from load balancers: in stage Drain, since the Pods of a
+// Node that is only cordoned still serve.
 func Excludes(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.ExcludeFromLoadBalancers && m.Spec.Stage == v1alpha1.StageDrain && Holds(m)
 }
@@ -162,8 +162,8 @@ const (
 
 // Imminent returns the Nodes that a new NodeMaintenance is about to cordon, as far as it names them, and until when evictions wait
 // for that: the replacement of an evicted Pod may be scheduled onto such a Node, and would be evicted again. It returns none for a
-// NodeMaintenance that has cordoned its Nodes, does not cordon them now, or is being deleted, and none for one that appears to be created in
-// the future: the clock of a workload cluster may be wrong, and must not block evictions. CanCordon decides about each Node.
+// NodeMaintenance that has cordoned its Nodes, does not cordon them now, or is being deleted, and none for one that appears to be created
+// in the future: the clock of a workload cluster may be wrong, and must not block evictions. CanCordon decides about each Node.
 func Imminent(m *v1alpha1.NodeMaintenance, now time.Time) (nodes []string, until time.Time) {
 	if !Holds(m) || m.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable || !m.DeletionTimestamp.IsZero() ||
 		meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned) ||

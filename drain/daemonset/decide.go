@@ -73,8 +73,8 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 // targetedBy returns the first maintenance that drains the Pod, is not suspended, and whose drain has reached it. It returns nil if another
 // maintenance forbids the deletion: then the Evacuation is about to be withdrawn.
 //
-// It uses the published drain targets, which every client can read. If the maintenance of a Machine skips the Pod and limits the rows of the
-// Node, the published targets include the Pod later than plan.Decision.Targets does, and never earlier.
+// It uses the published drain targets, which every client can read. If the maintenance of a Machine skips the Pod and limits the rows of
+// the Node, the published targets include the Pod later than plan.Decision.Targets does, and never earlier.
 func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
 	forbids := func(v rules.Verdict) bool {
 		return v.Behavior != v1alpha1.DrainBehaviorDrain && v.Behavior != v1alpha1.DrainBehaviorSkip
@@ -117,8 +117,8 @@ func deleting(by *v1alpha1.NodeMaintenance) string {
 	return fmt.Sprintf("NodeMaintenance %s is draining the Node: deleting the Pod; its DaemonSet recreates it after the maintenance.", by.Name)
 }
 
-// ReportResult sets the message of the Evacuation after the deletion of the Pod was requested. A failure is the error of the API server, "" if
-// there was none. It returns whether the message has changed: the error of a repeated request is written once.
+// ReportResult sets the message of the Evacuation after the deletion of the Pod was requested. A failure is the error of the API server, ""
+// if there was none. It returns whether the message has changed: the error of a repeated request is written once.
 func ReportResult(e *v1alpha1.Evacuation, by *v1alpha1.NodeMaintenance, failure string) (changed bool) {
 	message := deleting(by)
 	if failure != "" {

@@ -1,6 +1,6 @@
-// Package draintimeout decides what happens to the Pods that remain before the drain timeout. They would terminate with their Node, so each of
-// them gets a final eviction attempt, regardless of its step. If onTimeout is Delete, the drain then deletes them early enough for their grace
-// periods.
+// Package draintimeout decides what happens to the Pods that remain before the drain timeout. They would terminate with their Node, so each
+// of them gets a final eviction attempt, regardless of its step. If onTimeout is Delete, the drain then deletes them early enough for their
+// grace periods.
 //
 // The time for that may have passed when the manager observes the timeout: it was set late, or the Machine was paused, or no manager ran.
 // Then attempts and deletions are made at once, and the Machine waits for them after the timeout. Status records in the API how long.
@@ -27,8 +27,8 @@ const Margin = 10 * time.Second
 // DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
 const DeletionMargin = 5 * time.Second
 
-// evictionTime is the time after the beginning of the drain, and after the final eviction attempt of a Pod, in which only Pods whose eviction was refused
-// are deleted. If half of the remaining drain timeout is shorter, that applies instead.
+// evictionTime is the time after the beginning of the drain, and after the final eviction attempt of a Pod, in which only Pods whose
+// eviction was refused are deleted. If half of the remaining drain timeout is shorter, that applies instead.
 const evictionTime = 10 * time.Second
 
 // MaxGracePeriod is how long a Machine waits for the Pods that terminate after its drain timeout, whatever their grace periods.
@@ -51,9 +51,9 @@ func DrainOf(m *v1alpha1.NodeMaintenance, joined *metav1.Time, now time.Time) *D
 	return ptr.To(Drain(of))
 }
 
-// Joined returns when the drain of a Node began, nil if it began with stage Drain, see evacuation.Joined. m is the NodeMaintenance as stored
-// before this reconciliation, and listed the entry of the Node in its status, nil if it has none. A Node that the status cannot list joins
-// in each reconciliation, so it never times out.
+// Joined returns when the drain of a Node began, nil if it began with stage Drain, see evacuation.Joined. m is the NodeMaintenance as
+// stored before this reconciliation, and listed the entry of the Node in its status, nil if it has none. A Node that the status cannot list
+// joins in each reconciliation, so it never times out.
 func Joined(m *v1alpha1.NodeMaintenance, listed *v1alpha1.NodeMaintenanceNodeStatus, node *corev1.Node, now time.Time) *metav1.Time {
 	if at, recorded := evacuation.Joined(m, listed, node); recorded {
 		return at
@@ -127,8 +127,8 @@ func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 
 // FinalAttemptAt returns the time of the final eviction attempt of a Pod: early enough for an eviction and its grace period, but not in the
 // first half of the drain, in which the drain order decides, and not before the limits are observed. If the drain deletes the remaining
-// Pods, it is evictionTime before the deletion of a Pod whose eviction was not refused: so also a Pod of a later step, or one that has an evacuator,
-// is evicted as its budget allows before it is deleted.
+// Pods, it is evictionTime before the deletion of a Pod whose eviction was not refused: so also a Pod of a later step, or one that has an
+// evacuator, is evicted as its budget allows before it is deleted.
 func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	earliest := d.half()
 	if d.Deletes {
@@ -179,10 +179,10 @@ func (d Drain) Shortage(gracePeriod time.Duration) string {
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// DeletedAtTimeout reports whether a Pod is among those that are deleted before the timeout: it blocks the drain, and its deletion removes it.
-// Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. An undecided Pod is not deleted, because the invalid rule may
-// protect it. others are the verdicts of the other maintenances that drain the Node: the Pod is not deleted if one of them is undecided or waits
-// for the Pod to complete.
+// DeletedAtTimeout reports whether a Pod is among those that are deleted before the timeout: it blocks the drain, and its deletion removes
+// it. Pods of DaemonSets would be replaced, and a deletion does not stop static Pods. An undecided Pod is not deleted, because the invalid
+// rule may protect it. others are the verdicts of the other maintenances that drain the Node: the Pod is not deleted if one of them is
+// undecided or waits for the Pod to complete.
 func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rules.Verdict) bool {
 	if podType != v1alpha1.PodTypeDefault || own.Undecided != "" || own.Behavior == v1alpha1.DrainBehaviorSkip {
 		return false
@@ -206,9 +206,9 @@ func Attempted(terminating bool, e *v1alpha1.Evacuation, due time.Time) bool {
 	return terminating || e != nil && evacuation.IsAttempted(e, due)
 }
 
-// NextFinalAttempt returns the time of the first final eviction attempt of a Pod after a failed attempt, zero if there is none. From then on,
-// the eviction does not wait for anything but its PodDisruptionBudget: the backoff of a refused eviction ends, for example. Each drain of the
-// Node with a timeout has one.
+// NextFinalAttempt returns the time of the first final eviction attempt of a Pod after a failed attempt, zero if there is none. From then
+// on, the eviction does not wait for anything but its PodDisruptionBudget: the backoff of a refused eviction ends, for example. Each drain
+// of the Node with a timeout has one.
 func NextFinalAttempt(terms evacuation.Terms, gracePeriod time.Duration, failed time.Time) time.Time {
 	var next time.Time
 	for _, timeout := range terms.Timeouts {

@@ -318,8 +318,8 @@ func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.
 	return draintimeout.Drain{Start: start, Began: began, Ends: start.Add(timeout), Deletes: rapid.Bool().Draw(t, "deletes")}, timeout, gracePeriod
 }
 
-// TestAskedBeforeDeleted: no Pod is deleted in the 10 s after its final eviction attempt, or in half of the timeout if that is shorter, unless its eviction was
-// refused, and each attempt is made before the end.
+// TestAskedBeforeDeleted: no Pod is deleted in the 10 s after its final eviction attempt, or in half of the timeout if that is shorter,
+// unless its eviction was refused, and each attempt is made before the end.
 func TestAskedBeforeDeleted(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
@@ -379,8 +379,8 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestDeletedInTime: a Pod is deleted early enough for its grace period, but not in the first 10 s or, of a timeout that is short or shorter than the
-// grace period, in the first half.
+// TestDeletedInTime: a Pod is deleted early enough for its grace period, but not in the first 10 s or, of a timeout that is short or
+// shorter than the grace period, in the first half.
 func TestDeletedInTime(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)

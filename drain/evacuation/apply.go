@@ -88,8 +88,8 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 	e.Status.Message = a.Message
 }
 
-// awaitTermination reports in the status that the Pod was observed and terminates, that it has been terminating for long, or why it is not evicted.
-// It changes nothing if the Evacuation already says so.
+// awaitTermination reports in the status that the Pod was observed and terminates, that it has been terminating for long, or why it is not
+// evicted. It changes nothing if the Evacuation already says so.
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 	switch a.Reason {
 	case ReasonTerminating:
@@ -138,8 +138,8 @@ func Refused(e *v1alpha1.Evacuation, reason, why string, now time.Time) {
 	Waiting(e, reason, why)
 }
 
-// refusals are the reasons of an eviction that is attempted later without an event: it was refused, or a budget was deleted a moment ago. Not
-// among them are the reasons that the evictor also finds without a request.
+// refusals are the reasons of an eviction that is attempted later without an event: it was refused, or a budget was deleted a moment ago.
+// Not among them are the reasons that the evictor also finds without a request.
 var refusals = ofAdmission.Union(sets.New(
 	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonBudgetRefused, v1alpha1.ReasonBudgetUpdating, v1alpha1.ReasonNoResponse,
 	v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
@@ -163,8 +163,8 @@ func IsAttempted(e *v1alpha1.Evacuation, since time.Time) bool {
 // failures are the reasons of an eviction about which the API server did not decide, because it failed.
 var failures = sets.New(v1alpha1.ReasonNoResponse, v1alpha1.ReasonAPIServerBusy, v1alpha1.ReasonEvictionRefused)
 
-// RefusedAt returns when the eviction of the Pod of an Evacuation was last refused. It returns nil if it was not, or if the API server failed instead of
-// deciding: the next attempt may succeed.
+// RefusedAt returns when the eviction of the Pod of an Evacuation was last refused. It returns nil if it was not, or if the API server
+// failed instead of deciding: the next attempt may succeed.
 func RefusedAt(e *v1alpha1.Evacuation) *time.Time {
 	if e == nil || e.Status.FailedEvictionTime == nil {
 		return nil

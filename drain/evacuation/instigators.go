@@ -50,12 +50,12 @@ func EvictedAtOnce(e *v1alpha1.Evacuation, podType v1alpha1.PodType, budgets int
 	return podType == v1alpha1.PodTypeDefault && budgets == 0 && len(e.Spec.Evacuators) == 0 && e.Annotations[v1alpha1.EvacuateAfterAnnotation] == ""
 }
 
-// budgetsGrace is how long after the start of a drain its first Evacuations wait for the list of PodDisruptionBudgets, without which no Pod is evicted
-// anyway.
+// budgetsGrace is how long after the start of a drain its first Evacuations wait for the list of PodDisruptionBudgets, without which no Pod
+// is evicted anyway.
 const budgetsGrace = 2 * time.Second
 
-// AwaitsBudgets reports whether the first Evacuations of a maintenance wait until the PodDisruptionBudgets are known, and until when: an Evacuation that
-// nothing delays takes fewer writes, see EvictedAtOnce. The drain may not have started yet.
+// AwaitsBudgets reports whether the first Evacuations of a maintenance wait until the PodDisruptionBudgets are known, and until when: an
+// Evacuation that nothing delays takes fewer writes, see EvictedAtOnce. The drain may not have started yet.
 func AwaitsBudgets(m *v1alpha1.NodeMaintenance, known bool, now time.Time) (until time.Time, awaits bool) {
 	until = now.Add(budgetsGrace)
 	if start := m.StageStart(v1alpha1.StageDrain); start != nil {

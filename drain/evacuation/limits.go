@@ -69,8 +69,8 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 	return BuiltIn(pod, podType, v1alpha1.SharedEvacuationPolicy{Surge: v1alpha1.SurgeAlways, StatefulSetPods: v1alpha1.StatefulSetPodsOrdered})
 }
 
-// Unserved returns the classes of built-in evacuators that serve a Pod under no policy. Nothing reports progress for them, so they count for nothing,
-// also where a user has listed them in the spec of an Evacuation.
+// Unserved returns the classes of built-in evacuators that serve a Pod under no policy. Nothing reports progress for them, so they count
+// for nothing, also where a user has listed them in the spec of an Evacuation.
 func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
 	served := serving(pod, podType)
 	return slices.DeleteFunc([]string{

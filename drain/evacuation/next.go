@@ -37,8 +37,8 @@ const (
 const (
 	// ReasonDrainEnds means that the Pod is evicted because the time until the drain timeout is too short for evacuators.
 	ReasonDrainEnds = "DrainEndsSoon"
-	// ReasonNeverEvicted is the reason of Evicting=False: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are never
-	// evicted.
+	// ReasonNeverEvicted is the reason of Evicting=False: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are
+	// never evicted.
 	ReasonNeverEvicted = "PodTypeNeverEvicted"
 )
 
@@ -277,8 +277,8 @@ func activate(in Input, class, reason, why string) Action {
 	}
 }
 
-// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. A DaemonSet evacuator that another
-// actor has marked as completed is activated again: nothing else removes Pods of DaemonSets.
+// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. A DaemonSet evacuator
+// that another actor has marked as completed is activated again: nothing else removes Pods of DaemonSets.
 func (in Input) exhausted(reason, why string) Action {
 	isServed := in.Pod.Type == v1alpha1.PodTypeDaemonSet && in.Limits.allow(v1alpha1.EvacuatorClassDaemonSet)
 	switch {
@@ -295,8 +295,8 @@ func (in Input) exhausted(reason, why string) Action {
 	}
 }
 
-// evacuators returns the evacuators of the Pod in order. The last one for a Pod of a DaemonSet is the DaemonSet evacuator, also if spec.evacuators does
-// not list it: it never gives up. All other Pods are evicted if no evacuator is left.
+// evacuators returns the evacuators of the Pod in order. The last one for a Pod of a DaemonSet is the DaemonSet evacuator, also if
+// spec.evacuators does not list it: it never gives up. All other Pods are evicted if no evacuator is left.
 func (in Input) evacuators() []v1alpha1.Evacuator {
 	ordered := inOrder(in.Evacuation.Spec.Evacuators)
 	if in.Pod.Type != v1alpha1.PodTypeDaemonSet {
@@ -340,8 +340,8 @@ func undecided(e *v1alpha1.Evacuation) bool {
 	return e.Status.ActiveEvacuatorClass == nil && !e.Status.ActiveEvacuatorCompleted
 }
 
-// PodWasObserved reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but Fail
-// set the status for an observed Pod only.
+// PodWasObserved reports whether the Pod has been observed: the Evacuation has its ownerReference, see Adopt, or a status. All actions but
+// Fail set the status for an observed Pod only.
 func PodWasObserved(e *v1alpha1.Evacuation) bool {
 	return ownedByPod(e) || !undecided(e) || e.Status.Message != "" || len(e.Status.Conditions) > 0
 }

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// maxAdmissionBackoff is the maximum backoff after a refusal of admission. No event says that a webhook or a policy would allow the eviction
-	// now. Cluster API's drain retries after 20 s.
+	// maxAdmissionBackoff is the maximum backoff after a refusal of admission. No event says that a webhook or a policy would allow the
+	// eviction now. Cluster API's drain retries after 20 s.
 	maxAdmissionBackoff = 30 * time.Second
 	// maxRetryAfter limits for how long a response can defer the next attempt.
 	maxRetryAfter = time.Minute
 	// promptResponse is how long a response takes at most that is no timeout of an admission webhook.
 	promptResponse = time.Second
 
-	// refusedPerSecond, refusedInCluster and refusedOnNode are what the evictions of all Pods that admission refuses use together, so that they do not
-	// delay the evictions of other Pods: requests per second to a workload cluster, and concurrent evictions there and on each Node. They are a
-	// fifth of the rate and a fourth of the concurrent evictions that the evictor allows by default.
+	// refusedPerSecond, refusedInCluster and refusedOnNode are what the evictions of all Pods that admission refuses use together, so that
+	// they do not delay the evictions of other Pods: requests per second to a workload cluster, and concurrent evictions there and on each
+	// Node. They are a fifth of the rate and a fourth of the concurrent evictions that the evictor allows by default.
 	refusedPerSecond, refusedInCluster, refusedOnNode = 20, 32, 4
 )
 
@@ -38,20 +38,21 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Took is the time from the request to the response.
 	Took time.Duration
-	// OnNode is how many Pods of the Node were refused by admission last, including this one. InCluster is how many would be in the workload cluster if
-	// each Namespace that has such Pods had as many as that of this one: so each of these Namespaces has the same share.
+	// OnNode is how many Pods of the Node were refused by admission last, including this one. InCluster is how many would be in the workload
+	// cluster if each Namespace that has such Pods had as many as that of this one: so each of these Namespaces has the same share.
 	InCluster, OnNode int
 }
 
-// IsOfAdmission reports whether admission, authorization or a limit of requests refused the eviction. It returns false if the call of a webhook
-// failed after a long time: many requests that hang would use up the concurrent evictions of the workload cluster if they were repeated as often.
+// IsOfAdmission reports whether admission, authorization or a limit of requests refused the eviction. It returns false if the call of a
+// webhook failed after a long time: many requests that hang would use up the concurrent evictions of the workload cluster if they were
+// repeated as often.
 func (r Refusal) IsOfAdmission() bool {
 	return ofAdmission.Has(r.Reason) && (r.Reason != v1alpha1.ReasonAdmissionFailed || r.Took <= promptResponse)
 }
 
-// Backoff returns how long to wait after a number of refusals of the same Pod for which IsOfAdmission returns the same as for this one, which is the
-// last of them: 1 s, doubling up to 15 minutes, or up to 30 s if the refusal is of admission. In that case it returns at least its share, and at least
-// RetryAfter, but for RetryAfter at most a minute. For jitter, see WithJitter.
+// Backoff returns how long to wait after a number of refusals of the same Pod for which IsOfAdmission returns the same as for this one,
+// which is the last of them: 1 s, doubling up to 15 minutes, or up to 30 s if the refusal is of admission. In that case it returns at least
+// its share, and at least RetryAfter, but for RetryAfter at most a minute. For jitter, see WithJitter.
 func (r Refusal) Backoff(refusals int32, jitter float64) time.Duration {
 	if !r.IsOfAdmission() {
 		return WithJitter(Backoff(refusals), jitter)
@@ -59,9 +60,10 @@ func (r Refusal) Backoff(refusals int32, jitter float64) time.Duration {
 	return max(WithJitter(max(min(Backoff(refusals), maxAdmissionBackoff), r.share()), jitter), min(r.RetryAfter, maxRetryAfter))
 }
 
-// ChangeBackoff returns how long to wait after a refusal if the Pod changes. It returns false if the change has no effect on the next attempt. A
-// webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff. The share counts only if it
-// exceeds the longest backoff: an operator changes the Pod when it may be evicted, so few of these attempts are refused.
+// ChangeBackoff returns how long to wait after a refusal if the Pod changes. It returns false if the change has no effect on the next
+// attempt. A webhook may change the Pod at each request, so each refusal in a row before which the Pod has changed doubles the backoff. The
+// share counts only if it exceeds the longest backoff: an operator changes the Pod when it may be evicted, so few of these attempts are
+// refused.
 func (r Refusal) ChangeBackoff(changes int32) (time.Duration, bool) {
 	if !denials.Has(r.Reason) {
 		return 0, false

@@ -72,8 +72,8 @@ func (t Timeout) JoinedAt(at time.Time) Timeout {
 	return t
 }
 
-// DefersEvacuation reports whether the Evacuation of a Pod is deferred: only NodeMaintenances are its instigators, and none of them drains the Pod.
-// Instigators other than NodeMaintenances are never suspended.
+// DefersEvacuation reports whether the Evacuation of a Pod is deferred: only NodeMaintenances are its instigators, and none of them drains
+// the Pod. Instigators other than NodeMaintenances are never suspended.
 func (t Terms) DefersEvacuation(e *v1alpha1.Evacuation) bool {
 	instigators := Instigators(e)
 	return t.Suspended && len(instigators) == 1 && instigators[0] == v1alpha1.NodeMaintenanceInstigatorFinalizer
@@ -127,8 +127,9 @@ func DrainersOf(maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha
 // KnownNodes returns the names of the Nodes that one of the NodeMaintenances selects by name or that its status lists.
 func (d *Drainers) KnownNodes() []string { return sets.List(d.known) }
 
-// On returns the terms of a Node. node is nil if the Node does not exist; nothing drains it then. The selection decides and not the status of a
-// NodeMaintenance: a Node that a NodeMaintenance no longer selects is not drained, although its status lists the Node until it is released.
+// On returns the terms of a Node. node is nil if the Node does not exist; nothing drains it then. The selection decides and not the status
+// of a NodeMaintenance: a Node that a NodeMaintenance no longer selects is not drained, although its status lists the Node until it is
+// released.
 func (d *Drainers) On(node *corev1.Node) NodeTerms {
 	var terms NodeTerms
 	if node == nil {
@@ -145,9 +146,10 @@ func (d *Drainers) On(node *corev1.Node) NodeTerms {
 // NodeTerms are the terms of the NodeMaintenances that drain a Node.
 type NodeTerms []*drainer
 
-// For returns the terms for the evacuation of a Pod of the Node. This is the decision whether a Pod may be evacuated for NodeMaintenances: at least one
-// that drains the Node, is not suspended, and has the verdict Drain for the Pod must exist. Otherwise the terms are suspended, whatever instigator the
-// Evacuation has: its NodeMaintenance was completed, deleted or has vanished, no longer selects the Node, has skipped the Pod meanwhile, or never existed.
+// For returns the terms for the evacuation of a Pod of the Node. This is the decision whether a Pod may be evacuated for NodeMaintenances:
+// at least one that drains the Node, is not suspended, and has the verdict Drain for the Pod must exist. Otherwise the terms are suspended,
+// whatever instigator the Evacuation has: its NodeMaintenance was completed, deleted or has vanished, no longer selects the Node, has
+// skipped the Pod meanwhile, or never existed.
 func (n NodeTerms) For(pod rules.Pod) Terms {
 	terms := n.Combined()
 	terms.Suspended = !slices.ContainsFunc(n, func(d *drainer) bool { return d.drains(pod) })
@@ -175,9 +177,10 @@ func (n NodeTerms) IsSuspended() bool {
 	return !slices.ContainsFunc(n, func(d *drainer) bool { return !d.suspended })
 }
 
-// Combined returns the terms for all Pods of the Node. If several NodeMaintenances drain it, the earliest drain timeout applies, and budgets are overridden
-// only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators that are not built in are excluded if
-// one of them excludes them, so that they cannot block its drain. Suspended NodeMaintenances have no effect on the evacuations of others.
+// Combined returns the terms for all Pods of the Node. If several NodeMaintenances drain it, the earliest drain timeout applies, and
+// budgets are overridden only if all of them override budgets: as with the order of Pods, the most restrictive one wins. Evacuators that
+// are not built in are excluded if one of them excludes them, so that they cannot block its drain. Suspended NodeMaintenances have no
+// effect on the evacuations of others.
 func (n NodeTerms) Combined() Terms {
 	var all *Terms
 	for _, d := range n {

@@ -95,14 +95,16 @@ type Pod struct {
 	// Unscheduled names another Pod of the budget that the Pod waits for, and says why the scheduler has found no Node for it. It is empty if
 	// there is none.
 	Unscheduled string
-	// AtOnce means that the Pod is evicted when its step begins: no PodDisruptionBudget selects it, and no evacuator or backoff delays the eviction.
+	// AtOnce means that the Pod is evicted when its step begins: no PodDisruptionBudget selects it, and no evacuator or backoff delays the
+	// eviction.
 	AtOnce bool
 	// Deletes means that the Pod is deleted instead of evicted, see budgets.Candidate.
 	Deletes bool
 	// Evacuators are active one after the other before the eviction. Problems are annotations that name invalid ones.
 	Evacuators []v1alpha1.Evacuator
 	Problems   []evacuation.Problem
-	// Surge is what the evacuator for Deployments is expected to do. It is nil if the Pod has no such evacuator, or if the Deployment was not read.
+	// Surge is what the evacuator for Deployments is expected to do. It is nil if the Pod has no such evacuator, or if the Deployment was not
+	// read.
 	Surge *surge.Outlook
 	// Next is the next action for the Pod, if it is a target now.
 	Next evacuation.Action
@@ -285,7 +287,8 @@ func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alph
 	return most
 }
 
-// predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at once.
+// predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at
+// once.
 func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
 	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
 		return
@@ -310,8 +313,8 @@ func isForDeployments(e v1alpha1.Evacuator) bool {
 	return e.EvacuatorClass == v1alpha1.EvacuatorClassDeployment
 }
 
-// leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner decides
-// that the Deployment controls it.
+// leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner
+// decides that the Deployment controls it.
 func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeMaintenance, now time.Time) surge.Leaving {
 	leaving := surge.Leaving{
 		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
@@ -382,8 +385,8 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	p.AtOnce = len(admitted) > 0 && len(p.Budgets) == 0 && p.DeletionTimestamp == nil && p.Next.Kind == evacuation.Evict
 }
 
-// Controller returns the kind and name of the controller of the Pod: the Deployment of its ReplicaSet, else the one in its owner references. They are
-// empty if it has none. The kind is followed by its API group unless that is apps.
+// Controller returns the kind and name of the controller of the Pod: the Deployment of its ReplicaSet, else the one in its owner
+// references. They are empty if it has none. The kind is followed by its API group unless that is apps.
 func (p *Pod) Controller() (kind, name string) {
 	owner := metav1.GetControllerOfNoCopy(p.Pod)
 	if deployment := surge.DeploymentOf(p.Pod); deployment != "" {
@@ -422,8 +425,8 @@ func unscheduled(o Observation, waiting budgets.Waiting) string {
 	return ""
 }
 
-// simulate repeats the decision of the component. After each step it removes the targets as if they had terminated. Where no target is left, it
-// removes the Pods that must complete or are undecided, and adds them to awaited.
+// simulate repeats the decision of the component. After each step it removes the targets as if they had terminated. Where no target is
+// left, it removes the Pods that must complete or are undecided, and adds them to awaited.
 func simulate(c *planinput.Component, pods []plan.Pod) (steps map[types.UID]int, awaited sets.Set[types.UID]) {
 	steps, awaited = map[types.UID]int{}, sets.New[types.UID]()
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p plan.Pod) bool { return p.Finished })

@@ -163,8 +163,8 @@ func (p *Pod) completion() Obstacle {
 	return Obstacle{Severity: Delays, Reason: ReasonWaitCompleted, Message: "Waiting for it to complete (" + p.Verdict.Reason + ")"}
 }
 
-// budget returns the obstacle of a Pod whose eviction would be refused. If an evacuator may remove the Pod without an eviction, the obstacle only
-// delays the drain.
+// budget returns the obstacle of a Pod whose eviction would be refused. If an evacuator may remove the Pod without an eviction, the
+// obstacle only delays the drain.
 func (p *Pod) budget() Obstacle {
 	obstacle := Obstacle{
 		Severity: Blocks, Reason: string(p.Waiting.Reason), Message: p.Waiting.Message, Budget: p.Waiting.Budget, NeverAllows: p.Waiting.NeverAllowsDisruption,

@@ -1,5 +1,5 @@
-// Package lookup distinguishes an object that does not exist from one that has not been read yet or could not be read. A decision that depends on an
-// object takes a Result, so that no caller can pass nil for an object that it has not read.
+// Package lookup distinguishes an object that does not exist from one that has not been read yet or could not be read. A decision that
+// depends on an object takes a Result, so that no caller can pass nil for an object that it has not read.
 package lookup
 
 // Result is the result of reading an object. Its zero value means that the object has not been read yet.

@@ -1,5 +1,5 @@
-// Package nodecondition decides which conditions a Node has while it is under maintenance, so that a user or controller that reads only Nodes
-// can see the maintenance. The conditions are those of KEP-5683, as Kubernetes 1.37 names them.
+// Package nodecondition decides which conditions a Node has while it is under maintenance, so that a user or controller that reads only
+// Nodes can see the maintenance. The conditions are those of KEP-5683, as Kubernetes 1.37 names them.
 //
 // All maintenances that select a Node determine its conditions together, independent of the order in which they are reconciled:
 //

@@ -1,5 +1,5 @@
-// Package nodeselection decides which Nodes a maintenance selects, and whether that selection is plausible. Admission cannot list Nodes, so the
-// controller reports an implausible selection after the fact.
+// Package nodeselection decides which Nodes a maintenance selects, and whether that selection is plausible. Admission cannot list Nodes, so
+// the controller reports an implausible selection after the fact.
 package nodeselection
 
 import (
@@ -65,14 +65,15 @@ func checkKinds(f Facts) (plausible bool, reason, message string) {
 	}
 }
 
-// IsImplausible reports whether condition SelectionPlausible says that the maintenance selects all Nodes, or all control plane Nodes. Any new
-// Node may change that.
+// IsImplausible reports whether condition SelectionPlausible says that the maintenance selects all Nodes, or all control plane Nodes. Any
+// new Node may change that.
 func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 	judged := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceSelectionPlausible)
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
 }
 
-// Names returns the names of the Nodes that a maintenance selects. It returns byName = false if its nodeSelector does not select by name alone.
+// Names returns the names of the Nodes that a maintenance selects. It returns byName = false if its nodeSelector does not select by name
+// alone.
 func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
 	seen := sets.New[string]()
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
@@ -118,8 +119,8 @@ func Keys(m *v1alpha1.NodeMaintenance) []string {
 	return KnownNodes(m)
 }
 
-// KnownNodes returns the names of the Nodes that a maintenance selects by name or that its status lists. A maintenance that selects by label may select
-// others.
+// KnownNodes returns the names of the Nodes that a maintenance selects by name or that its status lists. A maintenance that selects by
+// label may select others.
 func KnownNodes(m *v1alpha1.NodeMaintenance) []string {
 	names, _ := Names(m)
 	known := sets.New(names...)
@@ -129,7 +130,8 @@ func KnownNodes(m *v1alpha1.NodeMaintenance) []string {
 	return sets.List(known)
 }
 
-// HasNodeStatus reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it yet.
+// HasNodeStatus reports whether the status of a maintenance lists a Node: the maintenance has selected the Node and has not released it
+// yet.
 func HasNodeStatus(m *v1alpha1.NodeMaintenance, node string) bool {
 	return slices.ContainsFunc(m.Status.NodeStatuses, func(status v1alpha1.NodeMaintenanceNodeStatus) bool { return status.NodeRef.Name == node })
 }

@@ -13,8 +13,8 @@ import (
 // maxNamedNodes is the maximum number of Nodes that a message names.
 const maxNamedNodes = 3
 
-// Limit returns how many of a number of things may be drained at the same time: a number, or a percentage, rounded down, but at least one. It
-// returns 0, which means no limit, if the value is nil or invalid.
+// Limit returns how many of a number of things may be drained at the same time: a number, or a percentage, rounded down, but at least one.
+// It returns 0, which means no limit, if the value is nil or invalid.
 func Limit(value *intstr.IntOrString, of int) int {
 	if value == nil {
 		return 0
@@ -63,14 +63,14 @@ type turn struct {
 	active, waiting []string
 }
 
-// TurnsOf decides which Nodes are drained now. drains are the maintenances that are connected by shared Nodes. The decision depends on nothing
-// else, so all of them agree on it:
+// TurnsOf decides which Nodes are drained now. drains are the maintenances that are connected by shared Nodes. The decision depends on
+// nothing else, so all of them agree on it:
 //
 //   - A Node that a maintenance without a limit selects is drained at once.
 //   - The other Nodes start in the order of their names, each when all of its maintenances have fewer active Nodes than their limit.
 //   - A Node that has started continues, and counts until it is drained.
-//   - A Node without Pods to drain does not count. It starts at once, because it is only cordoned, or in order if it stays schedulable until then: the Pods
-//     of the other Nodes may need its capacity.
+//   - A Node without Pods to drain does not count. It starts at once, because it is only cordoned, or in order if it stays schedulable
+//     until then: the Pods of the other Nodes may need its capacity.
 func TurnsOf(drains []Drain, progress map[string]Progress) Turns {
 	limited := map[string][]string{} // maintenances by Node
 	unlimited, schedulable := sets.New[string](), sets.New[string]()

@@ -88,8 +88,8 @@ func TestTurnsOf(t *testing.T) {
 	}
 }
 
-// TestTurnsKeepTheLimits drains Nodes of overlapping maintenances in any order. A start never exceeds a limit, a Node that has started never
-// waits, while Nodes wait at least one other is active, and all Nodes are drained in the end.
+// TestTurnsKeepTheLimits drains Nodes of overlapping maintenances in any order. A start never exceeds a limit, a Node that has started
+// never waits, while Nodes wait at least one other is active, and all Nodes are drained in the end.
 func TestTurnsKeepTheLimits(t *testing.T) { // R55, R56
 	rapid.Check(t, func(t *rapid.T) {
 		var drains []nodeselection.Drain

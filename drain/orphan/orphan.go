@@ -1,6 +1,7 @@
 // Package orphan finds what deleted NodeMaintenances have left behind in a workload cluster: they may have been deleted without their
 // finalizer, or a restore may have brought their objects back. A Node that an existing NodeMaintenance is responsible for has no
-// orphans: that NodeMaintenance restores the Node itself when it completes. Only one in stage Drain, or one that ends, is responsible for Evacuations.
+// orphans: that NodeMaintenance restores the Node itself when it completes. Only one in stage Drain, or one that ends, is responsible for
+// Evacuations.
 package orphan
 
 import (
@@ -63,8 +64,8 @@ func Appeared(before, after *corev1.Node) bool {
 	return cordon.Recorded(after) && !cordon.Recorded(before) || conditions(after) && !conditions(before)
 }
 
-// Find returns what is left behind on a Node. While the NodeMaintenance of its Machine is going to be recreated, it returns nothing that this one
-// will be responsible for, and while the Machine is paused, nothing. The Node of a deleted Machine stays cordoned.
+// Find returns what is left behind on a Node. While the NodeMaintenance of its Machine is going to be recreated, it returns nothing that
+// this one will be responsible for, and while the Machine is paused, nothing. The Node of a deleted Machine stays cordoned.
 func Find(o Observation) Orphans {
 	if o.IsAwaited() && o.Wanted != v1alpha1.StageCordon || o.isPaused() {
 		return Orphans{}
@@ -90,8 +91,8 @@ func (o Observation) HasOwners() bool {
 	return slices.ContainsFunc(o.Maintenances, o.isManaged) && slices.ContainsFunc(o.Maintenances, o.isWithdrawn)
 }
 
-// IsAwaited reports whether the NodeMaintenance of the Machine is going to change the Node, although it may not exist now: in stage Cordon or Drain. For a
-// paused Machine that is not known.
+// IsAwaited reports whether the NodeMaintenance of the Machine is going to change the Node, although it may not exist now: in stage Cordon
+// or Drain. For a paused Machine that is not known.
 func (o Observation) IsAwaited() bool {
 	return o.Wanted == v1alpha1.StageCordon || o.Wanted == v1alpha1.StageDrain || o.isPaused()
 }

@@ -71,7 +71,8 @@ func (m *maintenance) ownRoot() root {
 	}
 }
 
-// forbidder returns the maintenance that vetoes the evacuation of the Pod, with its stance: the preferred one if it does, or else the oldest.
+// forbidder returns the maintenance that vetoes the evacuation of the Pod, with its stance: the preferred one if it does, or else the
+// oldest.
 func (p *pod) forbidder(preferred *maintenance) (*maintenance, stance) {
 	var by *maintenance
 	var why stance
@@ -83,8 +84,8 @@ func (p *pod) forbidder(preferred *maintenance) (*maintenance, stance) {
 	return by, why
 }
 
-// spreadRoots gives each maintenance that waits for others the root of the nearest one. It starts at the roots, so that it terminates even if
-// maintenances wait for one another in a cycle.
+// spreadRoots gives each maintenance that waits for others the root of the nearest one. It starts at the roots, so that it terminates even
+// if maintenances wait for one another in a cycle.
 func (s *scene) spreadRoots() {
 	waiting := map[*maintenance][]*maintenance{} // those that wait for the key, oldest first
 	var queue []*maintenance

@@ -19,8 +19,8 @@ var (
 	podTypes = []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic}
 )
 
-// Complete returns the plan that is in effect: the given entries, and the missing entries of the defaults in sorted position. An entry without
-// a type has type Default. The given entries keep their order. Completing a complete plan changes nothing.
+// Complete returns the plan that is in effect: the given entries, and the missing entries of the defaults in sorted position. An entry
+// without a type has type Default. The given entries keep their order. Completing a complete plan changes nothing.
 func Complete(entries []v1alpha1.DrainPlanEntry, defaults v1alpha1.DrainPlanDefaults) []v1alpha1.DrainPlanEntry {
 	priorities := prioritiesOf(defaults)
 	plan := make([]v1alpha1.DrainPlanEntry, 0, len(entries)+len(podTypes)*len(priorities))

@@ -43,8 +43,8 @@ func (s *scene) eachHeldBack(visit func(m *maintenance, p *pod, by []*maintenanc
 	}
 }
 
-// breakDeadlocks targets the current step of the oldest maintenance of each cycle in the wait graph: those of its Pods that only maintenances
-// of the cycle hold back.
+// breakDeadlocks targets the current step of the oldest maintenance of each cycle in the wait graph: those of its Pods that only
+// maintenances of the cycle hold back.
 func (s *scene) breakDeadlocks() {
 	graph := s.waitGraph()
 	cycles := graph.cycles()

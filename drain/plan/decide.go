@@ -77,7 +77,8 @@ func (s *scene) placeFloors() {
 // placeCursors sets the cursor of each maintenance to the lowest of its steps that has a live Pod on any of its Nodes: a Pod that drains,
 // that must complete, or that is undecided.
 //
-// A Pod that appears at a lower step moves the cursor back to this step. The floor keeps the Pods that are targeted already, see underFloor.
+// A Pod that appears at a lower step moves the cursor back to this step. The floor keeps the Pods that are targeted already, see
+// underFloor.
 func (s *scene) placeCursors() {
 	for _, n := range s.nodes {
 		for _, p := range n.pods {
@@ -172,8 +173,8 @@ func (p *pod) underFloor() bool {
 	return under
 }
 
-// disallowing returns the maintenances that do not allow the Pod to be evacuated yet: because of their cursors, or because they are suspended and no
-// other one drains the Pod.
+// disallowing returns the maintenances that do not allow the Pod to be evacuated yet: because of their cursors, or because they are
+// suspended and no other one drains the Pod.
 func (p *pod) disallowing() []*maintenance {
 	var result []*maintenance
 	wanted := p.wanted()
@@ -185,8 +186,8 @@ func (p *pod) disallowing() []*maintenance {
 	return result
 }
 
-// heldBack reports whether the live Pod waits for Pods of lower steps or for a suspended maintenance: a maintenance drains it, none vetoes that, and it
-// is not targeted.
+// heldBack reports whether the live Pod waits for Pods of lower steps or for a suspended maintenance: a maintenance drains it, none vetoes
+// that, and it is not targeted.
 func (p *pod) heldBack() bool {
 	return !p.Finished && !p.targeted && p.drained() && !p.vetoed()
 }

@@ -25,8 +25,8 @@
 //
 // Floor. What has been reached is not reverted. A Pod that has an Evacuation keeps it, and a Pod that appears under the published drain
 // targets of its Node is a target immediately, regardless of the cursors. So a maintenance that selects a Node later is fast-forwarded to
-// what older ones have reached there. Only a verdict removes a target: Skip, WaitCompleted, or undecided for another reason than that an object
-// has not been read yet.
+// what older ones have reached there. Only a verdict removes a target: Skip, WaitCompleted, or undecided for another reason than that an
+// object has not been read yet.
 //
 // End. A maintenance without a live Pod has reached all entries of its plan, except for the Pod types that its rules skip. So a Pod that is
 // created later is a target immediately.

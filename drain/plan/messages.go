@@ -51,8 +51,8 @@ func (t *tally) limiters() []string {
 	return all.names()
 }
 
-// fastForwardedBy names the least powerful of the older maintenances because of which Pods are evacuated that the maintenance does not allow
-// yet.
+// fastForwardedBy names the least powerful of the older maintenances because of which Pods are evacuated that the maintenance does not
+// allow yet.
 func (t *tally) fastForwardedBy() []string {
 	least := members{}
 	for m := range t.overtakenBy {

@@ -9,8 +9,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Observation is the input of Decide: maintenances in stage Drain, and the Pods of their Nodes. To decide about one maintenance, observe its
-// whole Component. Decide does not modify it.
+// Observation is the input of Decide: maintenances in stage Drain, and the Pods of their Nodes. To decide about one maintenance, observe
+// its whole Component. Decide does not modify it.
 type Observation struct {
 	Maintenances []Maintenance
 	Pods         []Pod
@@ -27,18 +27,18 @@ type Maintenance struct {
 	PlanDefaults v1alpha1.DrainPlanDefaults
 	// SkippedTypes are the Pod types of which the drain rules skip all Pods.
 	SkippedTypes []v1alpha1.PodType
-	// ServesMachine means that it serves a Machine. Until such a maintenance has drained its Node, other maintenances publish no rows for the types
-	// that it skips: a CSI driver is needed until the volumes of the Machine are detached.
+	// ServesMachine means that it serves a Machine. Until such a maintenance has drained its Node, other maintenances publish no rows for the
+	// types that it skips: a CSI driver is needed until the volumes of the Machine are detached.
 	ServesMachine bool
-	// ServesDeletion means that this Machine is being deleted. If the maintenance skips the Pods of DaemonSets, others publish no new rows for them on its
-	// Node as long as it is in stage Drain: the volumes are detached after the drain.
+	// ServesDeletion means that this Machine is being deleted. If the maintenance skips the Pods of DaemonSets, others publish no new rows for
+	// them on its Node as long as it is in stage Drain: the volumes are detached after the drain.
 	ServesDeletion bool
 	// Nodes are the names of the selected Nodes.
 	Nodes []string
 	// Published are the drain targets of the last status, by Node.
 	Published map[string][]v1alpha1.DrainTarget
-	// Suspended means that nothing is done for the maintenance. It still holds back the Pods of others by its order and its verdicts, but none is
-	// evacuated for it.
+	// Suspended means that nothing is done for the maintenance. It still holds back the Pods of others by its order and its verdicts, but none
+	// is evacuated for it.
 	Suspended bool
 }
 
@@ -73,7 +73,8 @@ type Verdict struct {
 	Order int32
 	// Undecided means that the rules cannot be evaluated now. The Pod is not evacuated, and the drain waits for it.
 	Undecided bool
-	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. A Pod that has an Evacuation keeps it.
+	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. A Pod that has an Evacuation keeps
+	// it.
 	Unread bool
 }
 

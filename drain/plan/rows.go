@@ -61,9 +61,9 @@ func (r reaches) cover(p *Pod, order int32) bool {
 	return false
 }
 
-// CoversPod reports whether published drain targets cover a Pod with the given drain order: one of its type and selector has reached a higher
-// order, or its order and at least its priority. Decision.Targets also contains Pods that no row of their Node covers, because a maintenance
-// that skips them holds the rows back.
+// CoversPod reports whether published drain targets cover a Pod with the given drain order: one of its type and selector has reached a
+// higher order, or its order and at least its priority. Decision.Targets also contains Pods that no row of their Node covers, because a
+// maintenance that skips them holds the rows back.
 func CoversPod(targets []v1alpha1.DrainTarget, pod Pod, order int32) bool {
 	r := reaches{}
 	r.raiseTo(targets, selectors{})
@@ -94,8 +94,9 @@ func (r reaches) raiseTo(targets []v1alpha1.DrainTarget, known selectors) {
 	}
 }
 
-// reachedRows returns what the plan has reached at the cursor: the highest entry so far of each selector. A higher entry for all Pods counts
-// for each selector, too (see of). So KEP-4212's example has the row 1000/postgres beside 1000 before the entry for postgres is reached.
+// reachedRows returns what the plan has reached at the cursor: the highest entry so far of each selector. A higher entry for all Pods
+// counts for each selector, too (see of). So KEP-4212's example has the row 1000/postgres beside 1000 before the entry for postgres is
+// reached.
 //
 // A maintenance without a live Pod has reached all entries of its plan.
 func (m *maintenance) reachedRows() reaches {
@@ -118,9 +119,9 @@ func (m *maintenance) reachedRows() reaches {
 	return r
 }
 
-// allRows returns the rows of all entries of the plan, so that a Pod that appears later is a target immediately, and Pods of DaemonSets are kept
-// away from a drained Node (R47). It omits the types that the rules skip: their rows would keep away Pods of DaemonSets that the maintenance
-// skips and that may be needed, such as a CSI driver that detaches volumes.
+// allRows returns the rows of all entries of the plan, so that a Pod that appears later is a target immediately, and Pods of DaemonSets are
+// kept away from a drained Node (R47). It omits the types that the rules skip: their rows would keep away Pods of DaemonSets that the
+// maintenance skips and that may be needed, such as a CSI driver that detaches volumes.
 func (m *maintenance) allRows() reaches {
 	r := reaches{}
 	for at, entries := range m.plan {
@@ -189,13 +190,14 @@ func leastOf(maintenances []*maintenance, key rowKey) (least reach, ok bool) {
 	return least, ok
 }
 
-// limits reports whether a maintenance limits the rows of a type. If it skips the type, it does while it has a live Pod of it, which an earlier rule
-// selects. That of a Machine does until it has drained its Node: see Maintenance.ServesMachine.
+// limits reports whether a maintenance limits the rows of a type. If it skips the type, it does while it has a live Pod of it, which an
+// earlier rule selects. That of a Machine does until it has drained its Node: see Maintenance.ServesMachine.
 func (m *maintenance) limits(r rank) bool {
 	return !m.skips(r) || m.live && (m.ServesMachine || m.liveTypes[r])
 }
 
-// keepsDaemonSets reports whether a maintenance keeps the Pods of DaemonSets on its Node even after the drain, see Maintenance.ServesDeletion.
+// keepsDaemonSets reports whether a maintenance keeps the Pods of DaemonSets on its Node even after the drain, see
+// Maintenance.ServesDeletion.
 func (m *maintenance) keepsDaemonSets() bool { return m.ServesDeletion && m.skips(rankDaemonSet) }
 
 // row is a drain target to publish.
@@ -293,9 +295,9 @@ func OfType(podType v1alpha1.PodType, targets []v1alpha1.DrainTarget) []v1alpha1
 	return found
 }
 
-// PublishedByNode returns the drain targets for Pods of one type that a NodeMaintenance in stage Drain has published, by Node, without Nodes that have
-// none. Those of a NodeMaintenance that is being deleted count until it has left the stage: what prevents new Pods must not end before. Whether
-// a Pod may still be removed for it is another decision, see evacuation.NodeTerms. m may be nil.
+// PublishedByNode returns the drain targets for Pods of one type that a NodeMaintenance in stage Drain has published, by Node, without
+// Nodes that have none. Those of a NodeMaintenance that is being deleted count until it has left the stage: what prevents new Pods must not
+// end before. Whether a Pod may still be removed for it is another decision, see evacuation.NodeTerms. m may be nil.
 func PublishedByNode(podType v1alpha1.PodType, m *v1alpha1.NodeMaintenance) map[string][]v1alpha1.DrainTarget {
 	byNode := map[string][]v1alpha1.DrainTarget{}
 	if m == nil || m.Spec.Stage != v1alpha1.StageDrain {

@@ -59,8 +59,8 @@ func newPlan(m *Maintenance, known selectors) plan {
 	return p
 }
 
-// stepOf returns the step of a Pod with this drain order. There always is one: a completed plan has an entry for each type that selects all its
-// Pods.
+// stepOf returns the step of a Pod with this drain order. There always is one: a completed plan has an entry for each type that selects all
+// its Pods.
 func (p plan) stepOf(pod *Pod, order int32) step {
 	r := podRank(pod)
 	for i, e := range p[r] {
@@ -98,8 +98,8 @@ type opinion struct {
 	step   step
 }
 
-// Stays reports whether a maintenance skips the Pod: its rules do, or the Pod terminates with the kubelet and cannot be evacuated, or its DaemonSet would
-// replace it immediately.
+// Stays reports whether a maintenance skips the Pod: its rules do, or the Pod terminates with the kubelet and cannot be evacuated, or its
+// DaemonSet would replace it immediately.
 func (p *Pod) Stays(maintenance string) bool {
 	rank, verdict := podRank(p), p.Verdicts[maintenance]
 	isSkipped := !verdict.Undecided && verdict.Behavior == v1alpha1.DrainBehaviorSkip

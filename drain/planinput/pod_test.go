@@ -154,8 +154,8 @@ func TestEvacuators(t *testing.T) {
 	}
 }
 
-// BenchmarkPool500Nodes15000Pods is the input of one decision about a NodeMaintenance that selects 500 Nodes, each of which is also selected by
-// the NodeMaintenance of its deleted Machine.
+// BenchmarkPool500Nodes15000Pods is the input of one decision about a NodeMaintenance that selects 500 Nodes, each of which is also
+// selected by the NodeMaintenance of its deleted Machine.
 func BenchmarkPool500Nodes15000Pods(b *testing.B) {
 	drains, pods := pool(500, 30)
 	b.ReportAllocs()

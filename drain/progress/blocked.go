@@ -36,7 +36,8 @@ type Pod struct {
 	Deletion *metav1.Time
 	// Evacuation is nil if the Pod has none.
 	Evacuation *v1alpha1.Evacuation
-	// Refused is the error of the creation of its Evacuation, or of the request that adds NodeMaintenances as an instigator. Nil: neither was refused.
+	// Refused is the error of the creation of its Evacuation, or of the request that adds NodeMaintenances as an instigator. Nil: neither was
+	// refused.
 	Refused error
 	// NotDeleted is the error of its deletion before the drain timeout, nil if it was deleted or the deletion is not due.
 	NotDeleted error
@@ -61,8 +62,8 @@ func Blocked(pods []Pod, drainStart metav1.Time, now time.Time) []v1alpha1.Block
 	return blocked[:min(len(blocked), maxBlocked)]
 }
 
-// NextOverdue returns when the next terminating Pod becomes overdue, from when on Blocked reports it. It is zero if no Pod will. No event reports
-// that time.
+// NextOverdue returns when the next terminating Pod becomes overdue, from when on Blocked reports it. It is zero if no Pod will. No event
+// reports that time.
 func NextOverdue(pods []Pod, now time.Time) time.Time {
 	var first time.Time
 	for _, pod := range pods {
@@ -140,15 +141,15 @@ func (p Pod) refusal() string {
 	}
 }
 
-// isCancelled reports whether the Evacuation was cancelled and only finalizers of other actors keep it. A deleted Evacuation with an instigator
-// continues, and so does one whose evacuator does not allow its cancellation.
+// isCancelled reports whether the Evacuation was cancelled and only finalizers of other actors keep it. A deleted Evacuation with an
+// instigator continues, and so does one whose evacuator does not allow its cancellation.
 func (p Pod) isCancelled() bool {
 	e := p.Evacuation
 	return e != nil && e.DeletionTimestamp != nil && len(evacuation.Instigators(e)) == 0 && e.Status.EvacuationCancellationPolicy != v1alpha1.CancellationForbid
 }
 
-// messageOf returns what the Evacuation waits for. If it is the eviction, it also returns why no surge replaces the Pod: the eviction may wait for
-// a PodDisruptionBudget for as long as the drain lasts.
+// messageOf returns what the Evacuation waits for. If it is the eviction, it also returns why no surge replaces the Pod: the eviction may
+// wait for a PodDisruptionBudget for as long as the drain lasts.
 func messageOf(e *v1alpha1.Evacuation) string {
 	refused, found := surge.RefusedIn(e)
 	if !found || refused.Refusal == surge.NotRequested || e.Status.Message == "" || e.Status.Message == refused.Message {

@@ -41,8 +41,9 @@ type Observed struct {
 	Reported time.Time
 }
 
-// LastProgress returns when a drain last made progress, from the previous and the present summary and from what was observed. It is now if it was not
-// known, and if Pods must be drained again. A time in the future does not count: the clock of another manager or of an evacuator was ahead.
+// LastProgress returns when a drain last made progress, from the previous and the present summary and from what was observed. It is now if
+// it was not known, and if Pods must be drained again. A time in the future does not count: the clock of another manager or of an evacuator
+// was ahead.
 func LastProgress(before, present v1alpha1.NodeMaintenanceSummary, observed Observed, now time.Time) *metav1.Time {
 	last := observed.Before
 	if before.LastProgressTime != nil && before.LastProgressTime.After(last) {

@@ -30,8 +30,8 @@ const (
 	MaxNodes = nodeselection.MaxNodes
 )
 
-// Fit stores the statuses of the Nodes of a maintenance, sorted by name, in its status, and counts the truncated ones in the summary. It modifies
-// the given statuses. The rest of the status must be set before.
+// Fit stores the statuses of the Nodes of a maintenance, sorted by name, in its status, and counts the truncated ones in the summary. It
+// modifies the given statuses. The rest of the status must be set before.
 func Fit(m *v1alpha1.NodeMaintenance, nodes []v1alpha1.NodeMaintenanceNodeStatus) {
 	m.Status.NodeStatuses, m.Status.DrainTargetSets = nil, nil
 	f := fitting{room: max(MaxSize-reserve-size(m), minRoom), nodes: nodes, cut: make([]bool, len(nodes))}
@@ -80,7 +80,8 @@ func (f *fitting) leaveOut(n int) {
 	f.nodes = f.nodes[:min(len(f.nodes), n)]
 }
 
-// outline keeps only the counts of each Node. If that is too large (thousands of Nodes with names of 200 characters), it omits the last Nodes.
+// outline keeps only the counts of each Node. If that is too large (thousands of Nodes with names of 200 characters), it omits the last
+// Nodes.
 func (f *fitting) outline() {
 	for i := range f.nodes {
 		f.nodes[i].DrainMessage, f.nodes[i].Blocked, f.nodes[i].DrainTargets = "", nil, nil
@@ -91,8 +92,8 @@ func (f *fitting) outline() {
 	}
 }
 
-// shareTargets stores each distinct list of targets once. There are few of them: one for each progress of overlapping maintenances. A Node whose
-// list does not fit has no targets in the status. Its Evacuations keep what it has reached.
+// shareTargets stores each distinct list of targets once. There are few of them: one for each progress of overlapping maintenances. A Node
+// whose list does not fit has no targets in the status. Its Evacuations keep what it has reached.
 func (f *fitting) shareTargets(full []v1alpha1.NodeMaintenanceNodeStatus) {
 	byText, byIdentity := map[string]*int32{}, map[string]*int32{}
 	for i := range f.nodes {
@@ -124,8 +125,8 @@ func (f *fitting) add(targets []v1alpha1.DrainTarget, length int) *int32 {
 	return &index
 }
 
-// identify returns a key that is equal for targets with identical fields. It compares selectors by address, since most of them are shared; the
-// JSON of the targets then finds the other equal ones.
+// identify returns a key that is equal for targets with identical fields. It compares selectors by address, since most of them are shared;
+// the JSON of the targets then finds the other equal ones.
 func identify(targets []v1alpha1.DrainTarget) string {
 	key := make([]byte, 0, 32*len(targets))
 	for _, target := range targets {
@@ -142,8 +143,8 @@ func identify(targets []v1alpha1.DrainTarget) string {
 	return string(key)
 }
 
-// explain adds messages and blocked Pods to the Nodes, as far as they fit: first the messages of Nodes that are not drained, then their blocked
-// Pods, then the other messages.
+// explain adds messages and blocked Pods to the Nodes, as far as they fit: first the messages of Nodes that are not drained, then their
+// blocked Pods, then the other messages.
 func (f *fitting) explain(full []v1alpha1.NodeMaintenanceNodeStatus) {
 	f.addMessages(full, false)
 	for i := range f.nodes {

@@ -10,12 +10,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// drainInProgress is the message of the condition Reconciling during a drain. It does not change with every Pod, as the condition Drained does not.
+// drainInProgress is the message of the condition Reconciling during a drain. It does not change with every Pod, as the condition Drained
+// does not.
 const drainInProgress = "The Nodes are being drained: status.summary.blocking says what the drain has waited for the longest"
 
-// SetHealth sets the conditions Reconciling and Stalled of a NodeMaintenance, and removes the ones that do not apply: at most one of the two
-// does. They follow from the stage and the conditions Cordoned and Drained. kstatus computes the health of the object from them and from
-// status.observedGeneration. A stage that changes no Node, or whose selector selects none, is reached at once.
+// SetHealth sets the conditions Reconciling and Stalled of a NodeMaintenance, and removes the ones that do not apply: at most one of the
+// two does. They follow from the stage and the conditions Cordoned and Drained. kstatus computes the health of the object from them and
+// from status.observedGeneration. A stage that changes no Node, or whose selector selects none, is reached at once.
 func SetHealth(m *v1alpha1.NodeMaintenance, now time.Time) {
 	conditionType, cause := health(m)
 	for _, each := range []string{v1alpha1.NodeMaintenanceReconciling, v1alpha1.NodeMaintenanceStalled} {

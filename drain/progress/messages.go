@@ -35,8 +35,8 @@ func advice(err error) string {
 // maxNamed is the maximum number of Nodes that a message names.
 const maxNamed = 5
 
-// FastForwards returns a message for each set of older maintenances that newly fast-forwards this one, with the Nodes. It compares the previous
-// status with the new one, so a restart repeats no message.
+// FastForwards returns a message for each set of older maintenances that newly fast-forwards this one, with the Nodes. It compares the
+// previous status with the new one, so a restart repeats no message.
 func FastForwards(before, now []v1alpha1.NodeMaintenanceNodeStatus, decided map[string]plan.NodeDecision) []string {
 	said := make(map[string]string, len(before))
 	for _, node := range before {

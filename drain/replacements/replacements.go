@@ -66,8 +66,8 @@ func ControllerOf(pod *corev1.Pod) string {
 	return text.Cut(kind, maxKind) + " " + pod.Namespace + "/" + text.Cut(name, maxName)
 }
 
-// CreatedAfterCordon reports whether a Pod may have been created after its Node was cordoned or, if that was later, after the drain started.
-// Then its controller gets a record, and its first eviction is not deferred.
+// CreatedAfterCordon reports whether a Pod may have been created after its Node was cordoned or, if that was later, after the drain
+// started. Then its controller gets a record, and its first eviction is not deferred.
 func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time) bool {
 	since := drainStart
 	for _, taint := range node.Spec.Taints {
@@ -78,8 +78,8 @@ func CreatedAfterCordon(pod *corev1.Pod, node *corev1.Node, drainStart time.Time
 	return !pod.CreationTimestamp.Time.Before(since.Truncate(time.Second))
 }
 
-// CordonedAt returns since when a Node is cordoned that may have waited schedulable for its drain: when the drain started or, if that was later,
-// when it was cordoned. Until then, evicted Pods of other Nodes may be scheduled to it.
+// CordonedAt returns since when a Node is cordoned that may have waited schedulable for its drain: when the drain started or, if that was
+// later, when it was cordoned. Until then, evicted Pods of other Nodes may be scheduled to it.
 func CordonedAt(node *corev1.Node, drainStart time.Time) time.Time {
 	since := drainStart
 	for _, taint := range node.Spec.Taints {

@@ -116,8 +116,8 @@ func builtInRules(daemonSetPods v1alpha1.DaemonSetPodsPolicy) []v1alpha1.DrainRu
 	return append(append(rules, SkipNodeAgent()), drainLabelRules()...)
 }
 
-// drainLabelRules returns the rules for the drain label of Pods. Pods of DaemonSets and static Pods never complete, so wait-completed has no
-// effect on them.
+// drainLabelRules returns the rules for the drain label of Pods. Pods of DaemonSets and static Pods never complete, so wait-completed has
+// no effect on them.
 func drainLabelRules() []v1alpha1.DrainRule {
 	return []v1alpha1.DrainRule{
 		skip(RuleDrainLabelSkip, v1alpha1.DrainRulePodSelector{DrainLabel: v1alpha1.DrainBehaviorSkip}),
@@ -129,8 +129,8 @@ func drainLabelRules() []v1alpha1.DrainRule {
 	}
 }
 
-// InEffect returns the rules of a NodeMaintenance: those of its spec, preceded by the built-in rules for drain labels if it honors drain labels
-// and its spec does not contain these rules. The compiled rules of a Machine contain them.
+// InEffect returns the rules of a NodeMaintenance: those of its spec, preceded by the built-in rules for drain labels if it honors drain
+// labels and its spec does not contain these rules. The compiled rules of a Machine contain them.
 func InEffect(spec *v1alpha1.NodeMaintenanceSpec) []v1alpha1.DrainRule {
 	if spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
 		return spec.DrainRules

@@ -1,7 +1,7 @@
 // Package rules decides what a drain does with a Pod: evacuate it, skip it, or wait until it completes.
 //
-// Cluster API and kubectl implement this decision as a list of filters in code. Here it is data: one ordered list of rules, of which the first
-// matching one decides. The list is in the spec of each NodeMaintenance, where users can read it.
+// Cluster API and kubectl implement this decision as a list of filters in code. Here it is data: one ordered list of rules, of which the
+// first matching one decides. The list is in the spec of each NodeMaintenance, where users can read it.
 //
 //	Compile   MachineDrainRules, labels, policy  ──►  []v1alpha1.DrainRule    in the management cluster, at each change
 //	Matcher   []v1alpha1.DrainRule, Pod          ──►  Verdict                 for each Pod of the workload cluster
@@ -20,12 +20,12 @@
 //
 // # Unknown answers
 //
-// An invalid rule, a Namespace that is not in the cache yet, or a DaemonSet that cannot be read leave a question open. Cluster API then stops
-// the whole drain. Here answers have three values (see truth), and a Pod is undecided only if its verdict depends on the unknown answer. It is
-// then neither evicted nor ignored, and the verdict says what is missing. The drain of all other Pods continues.
+// An invalid rule, a Namespace that is not in the cache yet, or a DaemonSet that cannot be read leave a question open. Cluster API then
+// stops the whole drain. Here answers have three values (see truth), and a Pod is undecided only if its verdict depends on the unknown
+// answer. It is then neither evicted nor ignored, and the verdict says what is missing. The drain of all other Pods continues.
 //
 // # Limits
 //
-// Labels and selectors are the input of tenants. Nothing here panics or recurses, a decision evaluates each requirement of the rules at most
-// once (256 rules of 32 entries at most, by the CRD), and messages are cut to the limits of a status.
+// Labels and selectors are the input of tenants. Nothing here panics or recurses, a decision evaluates each requirement of the rules at
+// most once (256 rules of 32 entries at most, by the CRD), and messages are cut to the limits of a status.
 package rules

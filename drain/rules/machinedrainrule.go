@@ -10,8 +10,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// selectsMachine returns whether a MachineDrainRule selects the Machine: both selectors of one of its entries must match, and a rule without
-// entries selects all Machines (M3). An invalid selector makes the answer unknown, unless the other selectors determine it.
+// selectsMachine returns whether a MachineDrainRule selects the Machine: both selectors of one of its entries must match, and a rule
+// without entries selects all Machines (M3). An invalid selector makes the answer unknown, unless the other selectors determine it.
 func selectsMachine(mdr *clusterv1.MachineDrainRule, machine MachineFacts, cluster ClusterFacts) answer {
 	if len(mdr.Spec.Machines) == 0 {
 		return answer{truth: yes}
@@ -34,8 +34,8 @@ func matchesNamed(s *metav1.LabelSelector, labels map[string]string, i int, fiel
 	return matches
 }
 
-// compileMachineDrainRule converts the behavior and the Pod selectors of a MachineDrainRule. It returns an error for a rule that a Matcher could
-// not parse, so that the drain does not start with it.
+// compileMachineDrainRule converts the behavior and the Pod selectors of a MachineDrainRule. It returns an error for a rule that a Matcher
+// could not parse, so that the drain does not start with it.
 func compileMachineDrainRule(mdr *clusterv1.MachineDrainRule) (v1alpha1.DrainRule, error) {
 	rule := v1alpha1.DrainRule{
 		Name:     MachineDrainRulePrefix + mdr.Name,

@@ -41,8 +41,8 @@ type Verdict struct {
 	// Undecided, if not empty, says what is missing for a decision. The Pod is then neither evicted nor ignored.
 	Undecided string
 
-	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. An Evacuation that the rules have caused
-	// before stays then.
+	// Unread means that it is undecided only because an object has not been read yet, or cannot be read. An Evacuation that the rules have
+	// caused before stays then.
 	Unread bool
 }
 
@@ -51,8 +51,8 @@ type Matcher struct {
 	rules []parsedRule
 }
 
-// NewMatcher parses the rules. Without rules, each Pod drains with order 0. An invalid rule makes only those Pods undecided whose verdict depends
-// on it (M6).
+// NewMatcher parses the rules. Without rules, each Pod drains with order 0. An invalid rule makes only those Pods undecided whose verdict
+// depends on it (M6).
 func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 	m := &Matcher{rules: make([]parsedRule, 0, len(rules))}
 	for i := range rules {
@@ -61,8 +61,8 @@ func NewMatcher(rules []v1alpha1.DrainRule) *Matcher {
 	return m
 }
 
-// SkippedTypes returns the Pod types of which the rules skip all Pods, except those that an earlier rule for some Pods of the type selects: the first
-// rule for all Pods of the type says Skip.
+// SkippedTypes returns the Pod types of which the rules skip all Pods, except those that an earlier rule for some Pods of the type selects:
+// the first rule for all Pods of the type says Skip.
 func (m *Matcher) SkippedTypes() []v1alpha1.PodType {
 	var skipped []v1alpha1.PodType
 	for _, podType := range []v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDaemonSet, v1alpha1.PodTypeStatic} {
@@ -85,8 +85,8 @@ func (m *Matcher) Problems() []Problem {
 	return problems
 }
 
-// Decide returns the verdict of the first rule that matches the Pod (M1). A rule of which it is unknown whether it matches makes the Pod undecided
-// only if the rules after it lead to another verdict.
+// Decide returns the verdict of the first rule that matches the Pod (M1). A rule of which it is unknown whether it matches makes the Pod
+// undecided only if the rules after it lead to another verdict.
 func (m *Matcher) Decide(p Pod) Verdict {
 	var open *parsedRule // the first rule of which it is unknown whether it matches
 	var missing answer
@@ -116,15 +116,15 @@ func (m *Matcher) Decide(p Pod) Verdict {
 	return Verdict{Behavior: v1alpha1.DrainBehaviorDrain, Reason: "no rule matches"}
 }
 
-// Skips reports whether the rules say Skip for a Pod, so that its volumes stay attached. It is false for a finished Pod that Decide returns Skip
-// for only because the rules cannot be evaluated: the volumes of such a Pod detach.
+// Skips reports whether the rules say Skip for a Pod, so that its volumes stay attached. It is false for a finished Pod that Decide returns
+// Skip for only because the rules cannot be evaluated: the volumes of such a Pod detach.
 func (m *Matcher) Skips(p Pod) bool {
 	p.Finished = false
 	return m.Decide(p).Behavior == v1alpha1.DrainBehaviorSkip
 }
 
-// undecided returns the verdict on a Pod for which it is unknown whether, or how, the rule applies. A finished Pod is skipped instead: it blocks
-// nothing (M8), and the rule may protect it.
+// undecided returns the verdict on a Pod for which it is unknown whether, or how, the rule applies. A finished Pod is skipped instead: it
+// blocks nothing (M8), and the rule may protect it.
 func undecided(p *Pod, rule *parsedRule, missing answer) Verdict {
 	if p.Finished {
 		return Verdict{Behavior: v1alpha1.DrainBehaviorSkip, Rule: rule.name, Reason: "the Pod has finished"}

@@ -21,8 +21,8 @@ import (
 // daemonSetExists returns whether the DaemonSet with this UID exists, and whether that is known. If it is not, the type is not known: it is
 // DaemonSet or, for a Pod whose DaemonSet was deleted, Default (M8).
 //
-// The DaemonSet is identified by its UID, since a new one may have the same name, and by its API group, since other projects have kinds named
-// DaemonSet.
+// The DaemonSet is identified by its UID, since a new one may have the same name, and by its API group, since other projects have kinds
+// named DaemonSet.
 func PodTypeOf(pod *corev1.Pod, daemonSetExists func(namespace, name string, uid types.UID) (exists, known bool)) (podType v1alpha1.PodType, known bool) {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return v1alpha1.PodTypeStatic, true
@@ -47,8 +47,8 @@ func isDaemonSet(owner *metav1.OwnerReference) bool {
 	return err == nil && gv.Group == appsv1.GroupName && owner.Kind == "DaemonSet"
 }
 
-// Finished reports whether the Pod has succeeded or failed. Such a Pod blocks nothing (M8), and behavior WaitCompleted waits for it (M5). Cluster
-// API does not check it (https://github.com/kubernetes-sigs/cluster-api/issues/12920).
+// Finished reports whether the Pod has succeeded or failed. Such a Pod blocks nothing (M8), and behavior WaitCompleted waits for it (M5).
+// Cluster API does not check it (https://github.com/kubernetes-sigs/cluster-api/issues/12920).
 func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -83,8 +83,8 @@ const (
 	labelWaitCompleted = "wait-completed"
 )
 
-// DrainLabel parses the label cluster.x-k8s.io/drain of a Pod. It accepts the same spellings as Cluster API: "skip" and, with or without one
-// hyphen, "waitcompleted", in upper and lower case (M2).
+// DrainLabel parses the label cluster.x-k8s.io/drain of a Pod. It accepts the same spellings as Cluster API: "skip" and, with or without
+// one hyphen, "waitcompleted", in upper and lower case (M2).
 //
 // Without the label, both results are empty. Another value counts as no label, and is returned as unknownValue for an event on the Pod: its
 // owner expects a protection that does not exist. An empty value is returned as two quotes.
@@ -104,8 +104,8 @@ func DrainLabel(labels map[string]string) (behavior v1alpha1.DrainBehavior, unkn
 	}
 }
 
-// UnknownDrainLabel returns the message of an event on a Pod whose drain label has an unknown value (M2). It is empty if the label is valid, or if
-// the NodeMaintenance ignores it.
+// UnknownDrainLabel returns the message of an event on a Pod whose drain label has an unknown value (M2). It is empty if the label is
+// valid, or if the NodeMaintenance ignores it.
 func UnknownDrainLabel(m *v1alpha1.NodeMaintenance, labels map[string]string) string {
 	if _, unknownValue := DrainLabel(labels); unknownValue == "" || m.Spec.DrainLabelPolicy == v1alpha1.DrainLabelPolicyIgnore {
 		return ""
@@ -126,8 +126,8 @@ func labelText(behavior v1alpha1.DrainBehavior) string {
 // maxGracePeriod limits grace periods: a Pod may declare any number of seconds, and the duration must not overflow.
 const maxGracePeriod = 100 * 365 * 24 * time.Hour
 
-// GracePeriod returns a number of seconds that a Pod declares, or that the API server has set for it, as a duration of at most a hundred years. Kubernetes takes
-// a negative number for one second.
+// GracePeriod returns a number of seconds that a Pod declares, or that the API server has set for it, as a duration of at most a hundred
+// years. Kubernetes takes a negative number for one second.
 func GracePeriod(seconds int64) time.Duration {
 	if seconds < 0 {
 		return time.Second
@@ -140,8 +140,8 @@ func GracePeriodOf(pod *corev1.Pod) time.Duration {
 	return GracePeriod(ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
 }
 
-// RequestedGracePeriod returns the time that a Pod has to terminate when we evict or delete it, and the grace period of that request, nil for the
-// Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
+// RequestedGracePeriod returns the time that a Pod has to terminate when we evict or delete it, and the grace period of that request, nil
+// for the Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
 func RequestedGracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, seconds *int64) {
 	if nodeUnreachable {
 		return GracePeriod(UnreachableGracePeriodSeconds), ptr.To(UnreachableGracePeriodSeconds)
@@ -149,7 +149,8 @@ func RequestedGracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Du
 	return GracePeriodOf(pod), nil
 }
 
-// DeletionRequested returns when the deletion of a Pod was requested, zero if it was not: its deletionTimestamp is the end of the grace period.
+// DeletionRequested returns when the deletion of a Pod was requested, zero if it was not: its deletionTimestamp is the end of the grace
+// period.
 func DeletionRequested(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp == nil {
 		return time.Time{}
@@ -157,8 +158,8 @@ func DeletionRequested(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(-GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
-// UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster API uses
-// the same.
+// UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster
+// API uses the same.
 const UnreachableGracePeriodSeconds int64 = 1
 
 // Unreachable reports whether the condition Ready of a Node is Unknown: the node controller gets no heartbeats from its kubelet.
@@ -177,8 +178,8 @@ func UnreachableSince(node *corev1.Node) (since time.Time, unreachable bool) {
 	return time.Time{}, false
 }
 
-// Overdue reports whether the grace period of a Pod on an unreachable Node has ended. Such a Pod blocks nothing, since no kubelet confirms that it
-// has terminated. overdueAt is the time at which the grace period ends.
+// Overdue reports whether the grace period of a Pod on an unreachable Node has ended. Such a Pod blocks nothing, since no kubelet confirms
+// that it has terminated. overdueAt is the time at which the grace period ends.
 func Overdue(pod *corev1.Pod, nodeUnreachable bool, now time.Time) (overdue bool, overdueAt time.Time) {
 	if !nodeUnreachable || pod.DeletionTimestamp == nil {
 		return false, time.Time{}

@@ -14,7 +14,8 @@ type selector struct {
 	err    error
 }
 
-// parseSelector parses a selector of a rule. Nil and empty select everything, as in MachineDrainRules, unlike in other uses of LabelSelector.
+// parseSelector parses a selector of a rule. Nil and empty select everything, as in MachineDrainRules, unlike in other uses of
+// LabelSelector.
 func parseSelector(s *metav1.LabelSelector) selector {
 	if s == nil {
 		return selector{parsed: labels.Everything()}
@@ -40,8 +41,8 @@ func (s selector) problem(format string, args ...any) error {
 	return errors.Wrapf(s.err, format, args...)
 }
 
-// truth is a value of Kleene's three-valued logic. The values are ordered: "and" is the minimum, "or" the maximum of two values. So an unknown
-// value matters only if the known values do not determine the result.
+// truth is a value of Kleene's three-valued logic. The values are ordered: "and" is the minimum, "or" the maximum of two values. So an
+// unknown value matters only if the known values do not determine the result.
 type truth uint8
 
 const (

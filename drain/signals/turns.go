@@ -13,11 +13,12 @@ const (
 	// Interval is the minimum time between two signals for a Pod. Cluster API's drain retries after 20 s.
 	Interval = 20 * time.Second
 	// spacing is the time in which at most one signal for the Pods of a budget is sent, and at most inSpacing in the workload cluster. If the
-	// budget changes before the manager observes it, a signal may evict the Pod. The spacing prevents several signals from evicting Pods at once.
+	// budget changes before the manager observes it, a signal may evict the Pod. The spacing prevents several signals from evicting Pods at
+	// once.
 	spacing   = time.Second
 	inSpacing = 5
-	// inFlight is the maximum number of signals without a response in the workload cluster, and inFlightOfNamespace in a Namespace: a webhook that
-	// hangs must not use up the evictions, nor the signals for other Namespaces.
+	// inFlight is the maximum number of signals without a response in the workload cluster, and inFlightOfNamespace in a Namespace: a webhook
+	// that hangs must not use up the evictions, nor the signals for other Namespaces.
 	inFlight            = 4
 	inFlightOfNamespace = 2
 )
@@ -39,10 +40,10 @@ type Sent struct {
 	InFlight bool // it has no response yet
 }
 
-// Next decides for which of the waiting Pods a signal is sent now, in turns: first for those without a signal, in their order, then for those whose last
-// signal is the oldest. The Namespaces take turns in the same way: Pods that are created again and again delay only those of their Namespace. If a
-// budget may allow a disruption, only Pods of the oldest drain among its Pods get signals: the API server may evict them. at is when to decide again,
-// zero if no Pod waits or all their signals are in flight.
+// Next decides for which of the waiting Pods a signal is sent now, in turns: first for those without a signal, in their order, then for
+// those whose last signal is the oldest. The Namespaces take turns in the same way: Pods that are created again and again delay only those
+// of their Namespace. If a budget may allow a disruption, only Pods of the oldest drain among its Pods get signals: the API server may
+// evict them. at is when to decide again, zero if no Pod waits or all their signals are in flight.
 func Next(waiting []Pod, sent map[types.UID]Sent, now time.Time) (due []Pod, at time.Time) {
 	again := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
@@ -132,8 +133,8 @@ func longestFirst(waiting []Pod, sent map[types.UID]Sent) []Pod {
 	return slices.SortedStableFunc(slices.Values(waiting), func(a, b Pod) int { return sent[a.UID].At.Compare(sent[b.UID].At) })
 }
 
-// inTurns returns the Pods in the order in which their Namespaces take turns: the first Pod of each Namespace, then the second one of each. First is the
-// Namespace whose last signal is the oldest.
+// inTurns returns the Pods in the order in which their Namespaces take turns: the first Pod of each Namespace, then the second one of each.
+// First is the Namespace whose last signal is the oldest.
 func inTurns(pods []Pod, lastIn map[string]time.Time) []Pod {
 	nth, before := map[types.UID]int{}, map[string]int{}
 	for _, pod := range pods {

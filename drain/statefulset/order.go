@@ -204,7 +204,8 @@ type replica struct {
 }
 
 // replicas returns the StatefulSet's Pods by ascending ordinal, and among them the first replica that does not exist: the StatefulSet
-// controller creates missing replicas one at a time, in this order. It does not iterate up to spec.replicas, because a tenant can set any number.
+// controller creates missing replicas one at a time, in this order. It does not iterate up to spec.replicas, because a tenant can set any
+// number.
 func (o Observation) replicas() []replica {
 	first := 0
 	if o.Set.Spec.Ordinals != nil {

@@ -29,9 +29,9 @@ type PodRef struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Baseline is the state of a Deployment before its surge, and the progress of the surge. The Deployment controller copies the annotations of
-// a Deployment to its ReplicaSets, and `kubectl rollout undo` replaces those of the Deployment by such a copy. Labels are not copied. So a
-// baseline counts only while the label of the Deployment agrees with it, see marking.
+// Baseline is the state of a Deployment before its surge, and the progress of the surge. The Deployment controller copies the annotations
+// of a Deployment to its ReplicaSets, and `kubectl rollout undo` replaces those of the Deployment by such a copy. Labels are not copied. So
+// a baseline counts only while the label of the Deployment agrees with it, see marking.
 type Baseline struct {
 	// ID identifies the surge. It is empty in a baseline of an earlier version.
 	ID string `json:"id,omitempty"`
@@ -83,8 +83,8 @@ func (m marking) String() string {
 	return fmt.Sprintf("%s.%d.%d", m.id, m.replicas, m.surged)
 }
 
-// markingOf returns the marking of a Deployment, the zero value for a label that is invalid or was copied from another Deployment, and false if
-// the Deployment has no label.
+// markingOf returns the marking of a Deployment, the zero value for a label that is invalid or was copied from another Deployment, and
+// false if the Deployment has no label.
 func markingOf(d metav1.Object) (m marking, labelled bool) {
 	value, labelled := d.GetLabels()[v1alpha1.SurgingLabel]
 	parts := strings.Split(value, ".")

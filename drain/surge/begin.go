@@ -203,8 +203,8 @@ func settled(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas <= replicas(d)
 }
 
-// lacking returns a message if replicas of the Deployment are unavailable: a surge keeps available only the replicas that are available before it.
-// A failure of an earlier surge must be over, because it would end the next one.
+// lacking returns a message if replicas of the Deployment are unavailable: a surge keeps available only the replicas that are available
+// before it. A failure of an earlier surge must be over, because it would end the next one.
 func lacking(d *appsv1.Deployment) string {
 	if available := min(d.Status.UpdatedReplicas, d.Status.AvailableReplicas); available < replicas(d) {
 		return fmt.Sprintf("Deployment %s has only %d available of %s", nameOf(d), available, text.Count(replicas(d), "replica"))
@@ -215,7 +215,8 @@ func lacking(d *appsv1.Deployment) string {
 	return ""
 }
 
-// untilAvailable is the message of a Pod that waits for its Deployment. It is reported once: the time of the report is the start of the wait.
+// untilAvailable is the message of a Pod that waits for its Deployment. It is reported once: the time of the report is the start of the
+// wait.
 const untilAvailable = "Waiting for all replicas of the Deployment to become available."
 
 // awaitAvailable waits for a Deployment to become available, and refuses the surge after settleTime.

@@ -42,7 +42,8 @@ type Leaving struct {
 	PodRef
 	// Policy of the maintenances of its Node, see PolicyFor.
 	Policy v1alpha1.SurgePolicy
-	// Restart means that the Deployment is restarted instead of scaled, see RestartsFor. Restarted is the annotation RestartedAt of its template.
+	// Restart means that the Deployment is restarted instead of scaled, see RestartsFor. Restarted is the annotation RestartedAt of its
+	// template.
 	Restart   bool
 	Restarted string
 	// Drains are those in progress of the Node of the Pod.
@@ -59,7 +60,8 @@ type Leaving struct {
 	Message            string
 }
 
-// Decision is what to write next: first the Reports, then at most one of the other writes, and Unmark beside or instead of it, then the Event.
+// Decision is what to write next: first the Reports, then at most one of the other writes, and Unmark beside or instead of it, then the
+// Event.
 type Decision struct {
 	// Deployment and Autoscaler are to be stored if the observed version is still the latest.
 	Deployment *appsv1.Deployment
@@ -107,8 +109,8 @@ const (
 	HeldInterval = 10 * time.Second
 )
 
-// Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete the Pod.
-// A surge begins for the other Pods only, and no restart begins, since it would replace the suspended Pods too.
+// Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete
+// the Pod. A surge begins for the other Pods only, and no restart begins, since it would replace the suspended Pods too.
 func Decide(o Observation) Decision {
 	d := decideUnheld(o)
 	if len(d.Unmark) > 0 && d.RequeueAt.IsZero() { // events of Pods that are not marked any more do not count
@@ -165,8 +167,8 @@ func decide(o Observation) Decision {
 	return d
 }
 
-// dropInvalid ends the surge of a Deployment whose baseline is missing or invalid. `kubectl rollout undo` during the surge has replaced it, for
-// example. The label says to which number of replicas the Deployment is scaled back, unless another actor has scaled it since.
+// dropInvalid ends the surge of a Deployment whose baseline is missing or invalid. `kubectl rollout undo` during the surge has replaced it,
+// for example. The label says to which number of replicas the Deployment is scaled back, unless another actor has scaled it since.
 func dropInvalid(o Observation, why error) Decision {
 	d := Decision{RequeueAt: o.Now.Add(settleInterval)} // the rest is read then
 	lost, _ := markingOf(o.Deployment)

@@ -18,9 +18,9 @@ const (
 	reportAfter = 30 * time.Second
 	// ReadInterval is the interval at which new Pods are read.
 	ReadInterval = reportAfter
-	// quotaTime is how long a ResourceQuota must refuse a new Pod to end the surge: Pods that terminate count in it, and those of other surges. The
-	// ReplicaSet controller doubles the time between its attempts, so it makes them about 41 s, 82 s and 164 s after the first one. It also makes
-	// one whenever a Pod of the same ReplicaSet has terminated, see terminationMargin.
+	// quotaTime is how long a ResourceQuota must refuse a new Pod to end the surge: Pods that terminate count in it, and those of other
+	// surges. The ReplicaSet controller doubles the time between its attempts, so it makes them about 41 s, 82 s and 164 s after the first
+	// one. It also makes one whenever a Pod of the same ReplicaSet has terminated, see terminationMargin.
 	quotaTime = 3 * time.Minute
 	// terminationMargin is how long after their grace period Pods of the Deployment may count in a quota.
 	terminationMargin = time.Minute
@@ -100,12 +100,12 @@ func creationFailure(d *appsv1.Deployment) *appsv1.DeploymentCondition {
 // failedCreate is the reason of the condition ReplicaFailure while Pods cannot be created. Another reason is that they cannot be deleted.
 const failedCreate = "FailedCreate"
 
-// passing are parts of messages of the API server about a Pod that it refuses, and may allow soon: when other Pods have terminated, when the status of
-// a new ResourceQuota is known, when the API server has started.
+// passing are parts of messages of the API server about a Pod that it refuses, and may allow soon: when other Pods have terminated, when
+// the status of a new ResourceQuota is known, when the API server has started.
 var passing = []string{"exceeded quota: ", "status unknown for quota: ", "not yet ready to handle request"}
 
-// refusals are parts of messages of the API server about a request that it refuses, because of a policy for example. It does the same when the
-// request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
+// refusals are parts of messages of the API server about a request that it refuses, because of a policy for example. It does the same when
+// the request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
 var refusals = []string{" is forbidden: ", " denied the request", " is invalid: "}
 
 // creationTime returns how long the creation of new Pods must fail, with this message, to end the surge.
@@ -150,8 +150,8 @@ func AwaitsPods(o Observation) bool {
 	return !s.available() && !started.IsZero() && !o.Now.Before(started.Add(reportAfter))
 }
 
-// started returns when the last report of progress of the Pods of this round was written: when the Deployment was scaled up. It is zero if no Pod
-// waits any more.
+// started returns when the last report of progress of the Pods of this round was written: when the Deployment was scaled up. It is zero if
+// no Pod waits any more.
 func (s *surging) started() time.Time {
 	var started time.Time
 	for _, pod := range s.Leaving {
@@ -162,8 +162,8 @@ func (s *surging) started() time.Time {
 	return started
 }
 
-// await waits until all replicas are available. It ends the surge if a new Pod is refused, or cannot run for as long as the owner of the Deployment
-// gives to its rollouts: progressDeadlineSeconds of the Deployment. The pods are those of this round that still wait.
+// await waits until all replicas are available. It ends the surge if a new Pod is refused, or cannot run for as long as the owner of the
+// Deployment gives to its rollouts: progressDeadlineSeconds of the Deployment. The pods are those of this round that still wait.
 func (s *surging) await(way way, pods []Leaving, late []Report) Decision {
 	d := Decision{Reports: late, RequeueAt: firstDeadline(pods)}
 	if at := s.nextRead(); at.Before(d.RequeueAt) {
@@ -201,7 +201,8 @@ func (s *surging) nextRead() time.Time {
 	return s.Now.Add(ReadInterval)
 }
 
-// refuseRest refuses the surge for all Pods that are not in reports, also for those that wait for a later round: its Pods could not run either.
+// refuseRest refuses the surge for all Pods that are not in reports, also for those that wait for a later round: its Pods could not run
+// either.
 func (s *surging) refuseRest(reports []Report, f failure) []Report {
 	_, rest := partition(s.Leaving, func(pod Leaving) bool {
 		return slices.ContainsFunc(reports, func(r Report) bool { return r.Pod == pod.UID })

@@ -11,7 +11,8 @@ import (
 
 // Anyone who may edit a Deployment or a HorizontalPodAutoscaler can set the label that selects the watched objects, and can copy the
 // record of another object. So the cache keeps only the identities of the watched objects. It keeps the label only if the record names
-// the UID of the object, as each record of this manager does, or if the label has the number of replicas to which the Deployment is scaled back.
+// the UID of the object, as each record of this manager does, or if the label has the number of replicas to which the Deployment is scaled
+// back.
 
 // TrimDeployment drops from the metadata of a watched Deployment all but its identity, and the label unless it records a surge.
 func TrimDeployment(m *metav1.PartialObjectMetadata) {

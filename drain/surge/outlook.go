@@ -8,8 +8,8 @@ type Outlook struct {
 	Message string
 }
 
-// OutlookOf returns what Decide does if the evacuator becomes active for a Pod now, and for no other Pod of the Deployment. It ignores the Pods
-// of the observation.
+// OutlookOf returns what Decide does if the evacuator becomes active for a Pod now, and for no other Pod of the Deployment. It ignores the
+// Pods of the observation.
 func OutlookOf(o Observation, pod Leaving) Outlook {
 	o.Leaving = []Leaving{pod}
 	switch {

@@ -10,8 +10,9 @@ import (
 
 const anotherActor = "Another actor"
 
-// ownerOf names the field manager that owns a field of an object's spec. If several do, it is the one that has written last. An owner of a field
-// that a surge has changed is not this manager: the API server removes it as owner when the value changes. It is anotherActor if no owner is recorded.
+// ownerOf names the field manager that owns a field of an object's spec. If several do, it is the one that has written last. An owner of a
+// field that a surge has changed is not this manager: the API server removes it as owner when the value changes. It is anotherActor if no
+// owner is recorded.
 func ownerOf(object metav1.Object, field string) string {
 	var owner string
 	var latest time.Time

@@ -106,7 +106,8 @@ func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspend
 	return policy
 }
 
-// RestartsFor reports whether the Deployment of a Pod is restarted and not scaled: all maintenances that request a surge for the Pod say so.
+// RestartsFor reports whether the Deployment of a Pod is restarted and not scaled: all maintenances that request a surge for the Pod say
+// so.
 func RestartsFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) bool {
 	all := asking(pod, maintenances, suspended)
 	scales := func(m *v1alpha1.NodeMaintenance) bool {
@@ -126,7 +127,8 @@ func asking(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended 
 	return all
 }
 
-// concerns reports whether a maintenance selects a Node by name, or its status lists the Node: the first Evacuations may precede the first status.
+// concerns reports whether a maintenance selects a Node by name, or its status lists the Node: the first Evacuations may precede the first
+// status.
 func concerns(m *v1alpha1.NodeMaintenance, node string) bool {
 	names, _ := nodeselection.Names(m)
 	return slices.Contains(names, node) || nodeselection.HasNodeStatus(m, node)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestSurgeHolds applies random sequences of actions to a Deployment: controllers reconcile early or late, the manager crashes after
-// any write, another actor edits, evacuations are cancelled, Pods of further Nodes are evacuated, a quota refuses new Pods, no Node has capacity for
-// them, and time passes.
+// any write, another actor edits, evacuations are cancelled, Pods of further Nodes are evacuated, a quota refuses new Pods, no Node has
+// capacity for them, and time passes.
 //
 //   - Without interference of another actor, there are never fewer available replicas than declared (E24).
 //   - Finally the number of replicas is the declared one, or the one that another actor has set, and the surge is cleaned up (E25).

@@ -100,7 +100,8 @@ func (s *surging) scalingMessage() string {
 		text.Count(s.b.Surged, "replica"), by)
 }
 
-// RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the surge.
+// RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the
+// surge.
 func RefusedIn(e *v1alpha1.Evacuation) (Outlook, bool) {
 	if e == nil {
 		return Outlook{}, false

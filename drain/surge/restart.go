@@ -17,19 +17,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// A restart replaces the Pods of a Deployment by a rollout and keeps the number of replicas. It is reported to the Pods, and then one write begins it: it
-// sets the annotation RestartedAt in the Pod template and the label RestartedAt of the Deployment, both to the time of the report. The Deployment controller
-// does the rest.
+// A restart replaces the Pods of a Deployment by a rollout and keeps the number of replicas. It is reported to the Pods, and then one write
+// begins it: it sets the annotation RestartedAt in the Pod template and the label RestartedAt of the Deployment, both to the time of the
+// report. The Deployment controller does the rest.
 //
 //   - A Pod whose annotation differs from that of the template belongs to a rollout in progress, which deletes the Pod.
-//   - The label says when the Deployment was restarted last, also if another actor has restored the template. The Deployment is not restarted again
-//     while a drain continues that had begun by then. So a new Pod on a Node whose drain begins later waits until these drains have ended.
+//   - The label says when the Deployment was restarted last, also if another actor has restored the template. The Deployment is not
+//     restarted again while a drain continues that had begun by then. So a new Pod on a Node whose drain begins later waits until these
+//     drains have ended.
 //
-// A restart is not reverted: that would be another rollout. maxUnavailable 0 keeps the present Pods while the new ones do not become available, and
-// if they do later, the rollout continues.
+// A restart is not reverted: that would be another rollout. maxUnavailable 0 keeps the present Pods while the new ones do not become
+// available, and if they do later, the rollout continues.
 
-// DrainsOf returns when the drains of the Node of a Pod have begun that have not ended, or with nil those of all Nodes. It leaves out those that
-// have not recorded yet when they have begun.
+// DrainsOf returns when the drains of the Node of a Pod have begun that have not ended, or with nil those of all Nodes. It leaves out those
+// that have not recorded yet when they have begun.
 func DrainsOf(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) []time.Time {
 	var begun []time.Time
 	for i := range maintenances {
@@ -61,7 +62,8 @@ func beginRestart(o Observation, waiting []Leaving, reports []Report) Decision {
 	return d
 }
 
-// present returns the Pods for which the Deployment may be restarted. It reports about those that a rollout replaces, that must wait or are refused.
+// present returns the Pods for which the Deployment may be restarted. It reports about those that a rollout replaces, that must wait or are
+// refused.
 func (r *restart) present(waiting []Leaving) (present []Leaving) {
 	rollout := "Waiting for the rollout of Deployment " + nameOf(r.Deployment) + " to end."
 	failed, why := r.failure()
@@ -165,13 +167,14 @@ func (r *restart) isReported(pod Leaving) bool {
 	return strings.HasPrefix(pod.Message, restarting(r.Deployment))
 }
 
-// wasRestarted reports whether the Deployment was restarted for a Pod: the restart was reported to the Pod, and the label says that it was written, or the
-// writes have had enough time. Another actor may restore the label, too.
+// wasRestarted reports whether the Deployment was restarted for a Pod: the restart was reported to the Pod, and the label says that it was
+// written, or the writes have had enough time. Another actor may restore the label, too.
 func (r *restart) wasRestarted(pod Leaving) bool {
 	return r.isReported(pod) && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
 }
 
-// restartTime is for how long a restart that was reported is written again. A write may fail because the Deployment has changed, or wait for another leader.
+// restartTime is for how long a restart that was reported is written again. A write may fail because the Deployment has changed, or wait
+// for another leader.
 const restartTime = time.Minute
 
 func (r *restart) restartingMessage() string {

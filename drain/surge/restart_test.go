@@ -66,8 +66,8 @@ func (r *rolling) present(p *pod) bool {
 	return p.Annotations[v1alpha1.RestartedAt] == r.deployment.Spec.Template.Annotations[v1alpha1.RestartedAt]
 }
 
-// roll simulates the Deployment controller: it creates one Pod more than there are replicas, and removes one of an earlier template when that is
-// ready.
+// roll simulates the Deployment controller: it creates one Pod more than there are replicas, and removes one of an earlier template when
+// that is ready.
 func (r *rolling) roll() {
 	old := slices.IndexFunc(r.pods, func(p *pod) bool { return !r.present(p) })
 	switch {
@@ -297,8 +297,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestRestartOnce applies random sequences of actions: drains begin and end, controllers reconcile early or late, the manager crashes after any
-// write, and another actor restores the template.
+// TestRestartOnce applies random sequences of actions: drains begin and end, controllers reconcile early or late, the manager crashes after
+// any write, and another actor restores the template.
 //
 //   - A restart begins only while no rollout is in progress, and not while a drain continues that had begun before the last one.
 //   - Without interference of another actor, there are never fewer available replicas than declared.

@@ -37,8 +37,8 @@ type world struct {
 	messages    []string // of the events
 	refusals    map[types.UID]surge.Refusal
 	reports     map[types.UID]string // the message of the last report
-	// quota is how many Pods the API server allows, 0 for any number: those of this world, and of another one that shares it. Pods that terminate
-	// count, too. creation is why it refuses others.
+	// quota is how many Pods the API server allows, 0 for any number: those of this world, and of another one that shares it. Pods that
+	// terminate count, too. creation is why it refuses others.
 	quota      int
 	sharing    *world
 	terminated []time.Time // when the last container of each removed Pod ends
@@ -218,8 +218,8 @@ func (w *world) pod(uid types.UID) *pod {
 	return nil
 }
 
-// replicate simulates the ReplicaSet controller: it creates Pods as far as the quota allows, and deletes Pods in the order of its ranking. The
-// scheduler finds no Node for a Pod that is created while the cluster is full.
+// replicate simulates the ReplicaSet controller: it creates Pods as far as the quota allows, and deletes Pods in the order of its ranking.
+// The scheduler finds no Node for a Pod that is created while the cluster is full.
 func (w *world) replicate() {
 	lacks := func() bool { return len(w.pods) < int(*w.deployment.Spec.Replicas) }
 	for retries := w.retries(); retries && lacks(); {
@@ -363,7 +363,8 @@ func (w *world) autoscale(wants int32) {
 	}
 }
 
-// undo simulates `kubectl rollout undo`: another template, with the annotations that the Deployment controller has copied to its ReplicaSet.
+// undo simulates `kubectl rollout undo`: another template, with the annotations that the Deployment controller has copied to its
+// ReplicaSet.
 func (w *world) undo(annotations map[string]string) {
 	w.deployment = w.deployment.DeepCopy()
 	w.deployment.Annotations = annotations

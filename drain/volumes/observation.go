@@ -62,9 +62,9 @@ type Volume struct {
 	Claim *types.NamespacedName
 }
 
-// VolumeOf reduces a PersistentVolume to a Volume. A volume of an in-tree cloud provider plugin has the names of the CSI driver that attaches it:
-// https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration. If it cannot be translated to CSI, VolumeOf returns the Volume without names
-// and the error.
+// VolumeOf reduces a PersistentVolume to a Volume. A volume of an in-tree cloud provider plugin has the names of the CSI driver that
+// attaches it: https://kubernetes.io/docs/concepts/storage/volumes/#csi-migration. If it cannot be translated to CSI, VolumeOf returns the
+// Volume without names and the error.
 func VolumeOf(volume *corev1.PersistentVolume) (Volume, error) {
 	attached, err := migrated(volume)
 	v := Volume{Found: true, UniqueNames: UniqueNames(attached)}
