@@ -46,8 +46,8 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed, or its drain is
-// no longer held, workload.Clusters.Resume enqueues all affected objects.
+// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed,
+// or its drain is no longer held, workload.Clusters.Resume enqueues all affected objects.
 type Suspension struct {
 	decide func(*v1alpha1.NodeMaintenance) (bool, error)
 
@@ -75,7 +75,8 @@ func (s *Suspension) Of(maintenance *v1alpha1.NodeMaintenance) bool {
 	return suspended
 }
 
-// Err returns why Of could not read a Machine, nil if it could read all of them. No event follows when it can be read: the caller must decide again.
+// Err returns why Of could not read a Machine, nil if it could read all of them. No event follows when it can be read: the caller must
+// decide again.
 func (s *Suspension) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -193,8 +193,8 @@ func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 func watchOwner(request workload.Request) string { return "Evacuation/" + request.Object.String() }
 
 // locate finds the Node of the Pod and records it in an annotation of the Evacuation. The Evacuations of NodeMaintenances are created with
-// this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.RecordedNode). It returns
-// false if it has patched the annotation.
+// this annotation. If using the annotation requires one more watch, locate first verifies it with the Pod (see evacuation.RecordedNode). It
+// returns false if it has patched the annotation.
 func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	name, recorded := s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation]
 	if recorded {
@@ -230,8 +230,8 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// noNodeInterval is the shortest interval at which a Pod is read that is not scheduled, or whose Node does not exist. It grows with the age of the
-// Evacuation: a tenant may have thousands of Pods that are never scheduled. Kubernetes garbage-collects the latter.
+// noNodeInterval is the shortest interval at which a Pod is read that is not scheduled, or whose Node does not exist. It grows with the age
+// of the Evacuation: a tenant may have thousands of Pods that are never scheduled. Kubernetes garbage-collects the latter.
 const noNodeInterval, maxNoNodeInterval = time.Minute, 15 * time.Minute
 
 // observeRecordedNode observes the Node that the annotation of the Evacuation names.
@@ -322,8 +322,8 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// confirmGone decides whether a Pod that is not among those of its Node does not exist. If it has not been observed before, the watch may not have
-// delivered it yet, so it is read.
+// confirmGone decides whether a Pod that is not among those of its Node does not exist. If it has not been observed before, the watch may
+// not have delivered it yet, so it is read.
 func (r *Reconciler) confirmGone(ctx context.Context, s *scope) error {
 	_, known := r.goneSince.Get(s.request.Cluster, s.evacuation.UID)
 	if !known && !evacuation.PodWasObserved(s.evacuation) {
@@ -340,8 +340,8 @@ func (r *Reconciler) confirmGone(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// store writes the changes of the action, in the order that evacuation.Action.Apply requires: status, deletion, finalizers and spec. It returns
-// the error NotFound if the Evacuation no longer exists.
+// store writes the changes of the action, in the order that evacuation.Action.Apply requires: status, deletion, finalizers and spec. It
+// returns the error NotFound if the Evacuation no longer exists.
 func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
 	before, after := s.evacuation, s.evacuation.DeepCopy()
 	action.Apply(after, now)
@@ -379,8 +379,8 @@ func (r *Reconciler) patchStatus(ctx context.Context, s *scope, before, after *v
 	return nil
 }
 
-// patch patches finalizers and spec. It fails with a conflict if another actor has changed them, for which the cache may be stale: also after the
-// deletion, which changed the resourceVersion, other actors may have added finalizers before it.
+// patch patches finalizers and spec. It fails with a conflict if another actor has changed them, for which the cache may be stale: also
+// after the deletion, which changed the resourceVersion, other actors may have added finalizers before it.
 func (r *Reconciler) patch(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation, deleted bool) error {
 	if apiequality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) && apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil

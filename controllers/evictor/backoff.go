@@ -11,8 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// watchLag is how long the watch may take to deliver the termination of a Pod. If it takes longer, the Pod is evicted a second time, which is
-// harmless because of the UID precondition.
+// watchLag is how long the watch may take to deliver the termination of a Pod. If it takes longer, the Pod is evicted a second time, which
+// is harmless because of the UID precondition.
 const watchLag = 30 * time.Second
 
 // backoffs contains, for one workload cluster, the Pods that must not be evicted again yet: after an eviction that was accepted, until the
@@ -23,7 +23,8 @@ type backoffs struct {
 	refusals map[types.UID]refusals
 	failed   map[types.UID]int32     // numbers of requests that got no response
 	failures map[types.UID]time.Time // times of the last evictions that were refused or got no response
-	// refusedIn and refusedOnNode are the numbers of Pods whose last eviction was refused by admission, by Namespace and by Node, see Refusal.IsOfAdmission.
+	// refusedIn and refusedOnNode are the numbers of Pods whose last eviction was refused by admission, by Namespace and by Node, see
+	// Refusal.IsOfAdmission.
 	refusedIn, refusedOnNode counts
 }
 
@@ -50,8 +51,8 @@ func newBackoffs() *backoffs {
 	}
 }
 
-// prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must not be
-// evicted a second time if the Machine is resumed before the watch delivers the termination of the Pod.
+// prune deletes the records of the Pods that are not live and whose backoff has ended. A Pod whose Machine is paused is not live, but must
+// not be evicted a second time if the Machine is resumed before the watch delivers the termination of the Pod.
 func (b *backoffs) prune(live map[types.UID]bool, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,8 +140,8 @@ func (b *backoffs) deleteRefusals(pod types.UID) {
 	delete(b.refusals, pod)
 }
 
-// afterChange returns the time until which the eviction of a Pod that was refused is deferred, if the Pod has changed since the request. It returns
-// false if the Pod has not changed, or if the change has no effect.
+// afterChange returns the time until which the eviction of a Pod that was refused is deferred, if the Pod has changed since the request. It
+// returns false if the Pod has not changed, or if the change has no effect.
 func (b *backoffs) afterChange(pod *corev1.Pod) (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -162,7 +162,8 @@ func TestBackoffsOfRefusals(t *testing.T) {
 	})
 }
 
-// simulation simulates the evictions of Pods without budgets in a workload cluster, the oldest drain first, as the evictor limits and defers them.
+// simulation simulates the evictions of Pods without budgets in a workload cluster, the oldest drain first, as the evictor limits and
+// defers them.
 type simulation struct {
 	*inFlightEvictions
 	*backoffs

@@ -7,6 +7,6 @@
 // Where admission webhooks wait for eviction requests, startSignals also sends those that budgets refuse (signals.go, drain/signals).
 //
 // A Pod is not evicted yet because a PodDisruptionBudget allows no disruption or was deleted a moment ago (drain/budgets), because its last
-// eviction was refused (refusal.go) or sent a moment ago (backoff.go), because too many evictions are in flight (inflight.go), or because the
-// manager shuts down (shutdowngate.go). Events of Pods and PodDisruptionBudgets trigger a pass; the backoff is only a safety net.
+// eviction was refused (refusal.go) or sent a moment ago (backoff.go), because too many evictions are in flight (inflight.go), or because
+// the manager shuts down (shutdowngate.go). Events of Pods and PodDisruptionBudgets trigger a pass; the backoff is only a safety net.
 package evictor

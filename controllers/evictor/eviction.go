@@ -41,18 +41,18 @@ var removed = map[string]string{
 	eventEvictionCompleted: "Deleted, because its PodDisruptionBudget has granted the disruption to an eviction that was cut off: ",
 }
 
-// slowEviction is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission webhook does
-// not delay all of them.
+// slowEviction is how long the other Pods of a budget wait for the response to the eviction of one of them, so that a slow admission
+// webhook does not delay all of them.
 const slowEviction = time.Second
 
-// unansweredTimeout is how long an eviction without a response counts against its budget. A busy API server may take seconds to respond, and would
-// refuse another eviction meanwhile. An eviction that hangs in an admission webhook usually gets its response after little more than ten seconds,
-// the default timeout of webhooks.
+// unansweredTimeout is how long an eviction without a response counts against its budget. A busy API server may take seconds to respond,
+// and would refuse another eviction meanwhile. An eviction that hangs in an admission webhook usually gets its response after little more
+// than ten seconds, the default timeout of webhooks.
 const unansweredTimeout = 15 * time.Second
 
 // startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since
-// conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that exceed
-// the limits of concurrent evictions.
+// conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that
+// exceed the limits of concurrent evictions.
 func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budgets.Admitted) {
 	byBudget := map[*budgets.Budget][]budgets.Admitted{}
 	for _, each := range admitted {
@@ -81,8 +81,8 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 	}
 }
 
-// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this may take
-// long after the pass: those that are no longer to be evicted are left out. It returns false if these are all.
+// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this
+// may take long after the pass: those that are no longer to be evicted are left out. It returns false if these are all.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) (evicted bool) {
 	for _, each := range pods {
 		if !p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod) {
@@ -110,9 +110,9 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 	return evicted
 }
 
-// begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a budget:
-// another eviction of it may have ended since the pass collected it, and its budget may have been deleted. If begin returns true, the caller must
-// call end after the response.
+// begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a
+// budget: another eviction of it may have ended since the pass collected it, and its budget may have been deleted. If begin returns true,
+// the caller must call end after the response.
 func (v *Evictor) begin(ctx context.Context, p *pass, pod budgets.Pod) bool {
 	if !v.shutdown.begin() {
 		return false
@@ -222,7 +222,8 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 	return evacuation.Because(s.evacuation, s.pod.Spec.NodeName, drains.Draining(planinput.RulePod(p.observation, s.pod)))
 }
 
-// recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a backoff.
+// recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a
+// backoff.
 func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
 	latest := &v1alpha1.Evacuation{} // it may have changed during a long eviction request
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {

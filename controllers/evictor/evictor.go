@@ -92,7 +92,8 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 	return errors.Wrap(err, "setting up the evictor")
 }
 
-// Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms and for cordoned Nodes.
+// Watches returns the watches of a workload cluster's Evacuations, and of NodeMaintenances for changes of their terms and for cordoned
+// Nodes.
 func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	enqueue := func(queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		queue.Add(reconcile.Request{NamespacedName: cluster})
@@ -212,9 +213,9 @@ func (v *Evictor) stateOf(cluster types.NamespacedName) *state {
 	return v.states[cluster]
 }
 
-// disconnect drops the state of a workload cluster in which no Pods are observed, once no eviction is in flight, no Pod waits for a backoff, and no signal
-// was sent in the last signals.Interval.
-// It keeps the state until then, since Pods are not observed for a short time after a pause either, and are the same afterwards.
+// disconnect drops the state of a workload cluster in which no Pods are observed, once no eviction is in flight, no Pod waits for a
+// backoff, and no signal was sent in the last signals.Interval. It keeps the state until then, since Pods are not observed for a short time
+// after a pause either, and are the same afterwards.
 func (v *Evictor) disconnect(cluster types.NamespacedName, now time.Time) reconcile.Result {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -33,8 +33,8 @@ type inFlightEvictions struct {
 	full    bool                          // the limit was reached, and fewer than evictionsAfterFull evictions have ended since
 }
 
-// inFlightEviction is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before the new
-// status of its budget is observed, the eviction must still count against the budget.
+// inFlightEviction is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before
+// the new status of its budget is observed, the eviction must still count against the budget.
 type inFlightEviction struct {
 	pod   budgets.Pod
 	begun time.Time
@@ -46,8 +46,8 @@ type awaitedVersion struct {
 	until   time.Time
 }
 
-// awaitedTimeout is how long the version of a budget is awaited. The watch never reaches it if the API server was restored from a backup, where the
-// resourceVersions are lower. If the watch lags for longer, the API server may refuse an eviction.
+// awaitedTimeout is how long the version of a budget is awaited. The watch never reaches it if the API server was restored from a backup,
+// where the resourceVersions are lower. If the watch lags for longer, the API server may refuse an eviction.
 const awaitedTimeout = 2 * time.Minute
 
 func newInFlightEvictions() *inFlightEvictions {
@@ -151,8 +151,8 @@ func (f *inFlightEvictions) awaitBudget(budget types.UID, version string, now ti
 	}
 }
 
-// observeBudgets drops the awaited versions that the watch has reached, those that it does not reach in time, and those of budgets that no longer
-// exist. It returns when the next one is dropped if no event follows, zero if none is awaited.
+// observeBudgets drops the awaited versions that the watch has reached, those that it does not reach in time, and those of budgets that no
+// longer exist. It returns when the next one is dropped if no event follows, zero if none is awaited.
 func (f *inFlightEvictions) observeBudgets(all []*budgets.Budget, now time.Time) (next time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

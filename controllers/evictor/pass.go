@@ -45,8 +45,8 @@ const reportTimeout = 3 * time.Second
 // reportBackoff returns how long to wait after a number of failed patches of a status.
 func reportBackoff(failed int32) time.Duration { return min(evacuation.Backoff(failed), time.Minute) }
 
-// notObservedGrace is how long an Evacuation must exist before its status reports that the disruption controller has not processed the budget of
-// its Pod yet.
+// notObservedGrace is how long an Evacuation must exist before its status reports that the disruption controller has not processed the
+// budget of its Pod yet.
 const notObservedGrace = 5 * time.Second
 
 // pass is one evaluation of all Pods of a workload cluster that are to be evicted.
@@ -214,8 +214,8 @@ func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string)
 	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, now))}
 }
 
-// isStillDue reports whether eviction is still the next action for a Pod. The pass has decided that, but the NodeMaintenance or the Evacuation may
-// have ended since. It returns false if that cannot be read.
+// isStillDue reports whether eviction is still the next action for a Pod. The pass has decided that, but the NodeMaintenance or the
+// Evacuation may have ended since. It returns false if that cannot be read.
 func (p *pass) isStillDue(ctx context.Context, s *subject, now time.Time) bool {
 	latest := &v1alpha1.Evacuation{}
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest, client.UnsafeDisableDeepCopy); err != nil {
@@ -254,8 +254,8 @@ func (p *pass) observeDrains(ctx context.Context, drainers *evacuation.Drainers)
 	}
 }
 
-// termsByNode returns a function that returns the terms of a Node. It reads each Node once. For a Node that cannot be read it returns none, so that
-// no Pod is evicted there for NodeMaintenances.
+// termsByNode returns a function that returns the terms of a Node. It reads each Node once. For a Node that cannot be read it returns none,
+// so that no Pod is evicted there for NodeMaintenances.
 func (p *pass) termsByNode(ctx context.Context, drainers *evacuation.Drainers) func(node string) evacuation.NodeTerms {
 	known := map[string]evacuation.NodeTerms{}
 	return func(name string) evacuation.NodeTerms {
@@ -333,8 +333,8 @@ func (p *pass) candidate(s *subject) budgets.Candidate {
 	}
 }
 
-// drainStart returns when the drain of a Pod's Node started. A drain whose start is not recorded yet starts now. If no NodeMaintenance drains the
-// Node, the Evacuation counts.
+// drainStart returns when the drain of a Pod's Node started. A drain whose start is not recorded yet starts now. If no NodeMaintenance
+// drains the Node, the Evacuation counts.
 func (p *pass) drainStart(s *subject) time.Time {
 	terms, drained := p.terms[s.pod.Spec.NodeName]
 	switch {
@@ -360,9 +360,9 @@ func (p *pass) recordRequested(s *subject) {
 	p.requested[node] = r
 }
 
-// expected returns the Pods of drained Nodes whose Evacuations may be about to be created or observed: the drain of the Node has just started, or the
-// last Evacuation of a Pod there was just created. Otherwise a younger drain could use a disruption that such a Pod needs, and each drain could
-// wait for the other one.
+// expected returns the Pods of drained Nodes whose Evacuations may be about to be created or observed: the drain of the Node has just
+// started, or the last Evacuation of a Pod there was just created. Otherwise a younger drain could use a disruption that such a Pod needs,
+// and each drain could wait for the other one.
 func (p *pass) expected() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for node, terms := range p.terms {
@@ -413,10 +413,10 @@ func (p *pass) requeueAt(t time.Time) {
 	}
 }
 
-// report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are not
-// worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a change. A
-// patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow. Evictions wait for the patches,
-// so report leaves to the next pass what takes longer than reportsLast.
+// report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are
+// not worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a
+// change. A patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow. Evictions
+// wait for the patches, so report leaves to the next pass what takes longer than reportsLast.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 	var group errgroup.Group
 	group.SetLimit(parallelReports)

@@ -12,8 +12,8 @@ import (
 )
 
 // reactions measures, for one workload cluster, how soon allowed disruptions are used: the time from the arrival of the event by which a
-// PodDisruptionBudget allows a disruption until the next eviction of one of its Pods is sent. It counts only budgets that Pods wait for when the
-// event arrives.
+// PodDisruptionBudget allows a disruption until the next eviction of one of its Pods is sent. It counts only budgets that Pods wait for
+// when the event arrives.
 type reactions struct {
 	mu      sync.Mutex
 	awaited sets.Set[string]     // budgets that Pods waited for in the last pass
@@ -38,8 +38,8 @@ func (r *reactions) receive(pdb *policyv1.PodDisruptionBudget, now time.Time) {
 	}
 }
 
-// observePass records the result of a pass. It drops the events that arrived before the pass, of budgets under which the pass admitted no Pod: an
-// in-flight eviction uses what such a budget allows, or no Pod waits for it.
+// observePass records the result of a pass. It drops the events that arrived before the pass, of budgets under which the pass admitted no
+// Pod: an in-flight eviction uses what such a budget allows, or no Pod waits for it.
 func (r *reactions) observePass(begun time.Time, admitted []budgets.Admitted, waiting []budgets.Waiting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,8 +62,8 @@ func (r *reactions) observePass(begun time.Time, admitted []budgets.Admitted, wa
 	}
 }
 
-// send returns the time since the event that has allowed an eviction, when that eviction is sent. It returns false for the following evictions that
-// the same event allows.
+// send returns the time since the event that has allowed an eviction, when that eviction is sent. It returns false for the following
+// evictions that the same event allows.
 func (r *reactions) send(budget *budgets.Budget, now time.Time) (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// recorded are responses of a real API server. An integration test compares them with those of the API server that it starts, and writes them
-// with the flag -update-responses.
+// recorded are responses of a real API server. An integration test compares them with those of the API server that it starts, and writes
+// them with the flag -update-responses.
 //
 //go:embed testdata/responses.json
 var recorded []byte

@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// MaxShutdownWait is how long the manager waits for in-flight evictions when it shuts down. It is less than the graceful shutdown timeout of the
-// manager.
+// MaxShutdownWait is how long the manager waits for in-flight evictions when it shuts down. It is less than the graceful shutdown timeout
+// of the manager.
 const MaxShutdownWait = 5 * time.Second
 
 // shutdownGate delays the shutdown of the manager until in-flight evictions have ended. The API server first counts an eviction against the
@@ -35,7 +35,8 @@ func (g *shutdownGate) begin() bool {
 
 func (g *shutdownGate) end() { g.inFlight.Done() }
 
-// Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or MaxShutdownWait has elapsed.
+// Start implements manager.Runnable. It returns when the manager shuts down and either no eviction is in flight or MaxShutdownWait has
+// elapsed.
 func (g *shutdownGate) Start(ctx context.Context) error {
 	<-ctx.Done()
 	g.mu.Lock()

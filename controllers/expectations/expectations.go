@@ -65,8 +65,8 @@ func (o *Objects[T]) RecordWritten(cluster types.NamespacedName, object T) {
 	})
 }
 
-// RecordDeleted records that the last write has deleted an object or removed its last finalizer. object is the last known version before, or the
-// result of the write.
+// RecordDeleted records that the last write has deleted an object or removed its last finalizer. object is the last known version before,
+// or the result of the write.
 func (o *Objects[T]) RecordDeleted(cluster types.NamespacedName, object T) {
 	o.update(cluster, object, func(e *entry[T]) {
 		var none T
@@ -160,8 +160,8 @@ func IsOlder(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// Observing returns a handler that has Objects observe the events of a workload cluster, before it passes them on to another handler. Predicates
-// must not drop the events that contain a write.
+// Observing returns a handler that has Objects observe the events of a workload cluster, before it passes them on to another handler.
+// Predicates must not drop the events that contain a write.
 func Observing[T client.Object, R comparable](
 	o *Objects[T], cluster types.NamespacedName, next handler.TypedEventHandler[T, R],
 ) handler.TypedEventHandler[T, R] {

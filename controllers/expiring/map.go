@@ -1,5 +1,5 @@
-// Package expiring keeps values in memory for a limited time. Most of them are about objects of users, who may create any number, and nothing
-// looks up the value of an object that no longer exists. So values are removed without a look-up, and their number is limited.
+// Package expiring keeps values in memory for a limited time. Most of them are about objects of users, who may create any number, and
+// nothing looks up the value of an object that no longer exists. So values are removed without a look-up, and their number is limited.
 package expiring
 
 import (
@@ -19,8 +19,8 @@ const Limit = 10000
 // sweepInterval is how often expired values are removed.
 const sweepInterval = 10 * time.Second
 
-// Map keeps values by workload cluster and key. Each value expires. When a workload cluster has Limit values, the tenth of them that would expire
-// first is removed for a new one. A Map is safe for concurrent use.
+// Map keeps values by workload cluster and key. Each value expires. When a workload cluster has Limit values, the tenth of them that would
+// expire first is removed for a new one. A Map is safe for concurrent use.
 type Map[K comparable, V any] struct {
 	mu       sync.Mutex
 	clusters map[types.NamespacedName]map[K]item[V]

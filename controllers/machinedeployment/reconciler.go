@@ -1,5 +1,5 @@
-// Package machinedeployment announces in workload clusters which Nodes the rollout of a MachineDeployment will replace. If the policy requires
-// it, the package also cordons these Nodes. Package drain/rollout makes the decisions.
+// Package machinedeployment announces in workload clusters which Nodes the rollout of a MachineDeployment will replace. If the policy
+// requires it, the package also cordons these Nodes. Package drain/rollout makes the decisions.
 package machinedeployment
 
 import (

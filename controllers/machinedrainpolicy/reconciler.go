@@ -1,5 +1,5 @@
-// Package machinedrainpolicy writes the status of MachineDrainPolicies: how many Clusters and Machines each policy selects, how many of these
-// Machines are being drained, and which of these drains have been blocked longest.
+// Package machinedrainpolicy writes the status of MachineDrainPolicies: how many Clusters and Machines each policy selects, how many of
+// these Machines are being drained, and which of these drains have been blocked longest.
 package machinedrainpolicy
 
 import (

@@ -38,8 +38,8 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 	return found, node, err
 }
 
-// FindExisting is like Find, but reads the Node only if there is a NodeMaintenance for a Node of that name: Nodes are not cached in an idle workload
-// cluster.
+// FindExisting is like Find, but reads the Node only if there is a NodeMaintenance for a Node of that name: Nodes are not cached in an idle
+// workload cluster.
 func FindExisting(ctx context.Context, remote client.Reader, cluster types.NamespacedName,
 	machine *clusterv1.Machine,
 ) (machinedrain.Found, *corev1.Node, error) {

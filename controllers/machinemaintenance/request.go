@@ -72,8 +72,8 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 	}), problem, nil
 }
 
-// HasInvalidRules returns a function that reports whether the drain of a Machine of the Cluster would wait for invalid MachineDrainRules to be fixed.
-// The function lists the rules in its first call only.
+// HasInvalidRules returns a function that reports whether the drain of a Machine of the Cluster would wait for invalid MachineDrainRules to
+// be fixed. The function lists the rules in its first call only.
 func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Cluster) func(*clusterv1.Machine) (bool, error) {
 	list := sync.OnceValues(func() ([]clusterv1.MachineDrainRule, error) {
 		return q.listRules(ctx, cluster.Namespace, client.UnsafeDisableDeepCopy)
@@ -156,9 +156,9 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 	return kept, nil, err
 }
 
-// CompleteAndDelete sets the NodeMaintenance of a Machine to stage Complete, so that the recorded state of the Node is restored, and deletes
-// it. It sets the stage first, because a NodeMaintenance that is deleted in another stage is recreated for a deleted Machine. The patch
-// fails with a conflict if the NodeMaintenance has changed in the meantime: it may have been requested for another purpose.
+// CompleteAndDelete sets the NodeMaintenance of a Machine to stage Complete, so that the recorded state of the Node is restored, and
+// deletes it. It sets the stage first, because a NodeMaintenance that is deleted in another stage is recreated for a deleted Machine. The
+// patch fails with a conflict if the NodeMaintenance has changed in the meantime: it may have been requested for another purpose.
 func CompleteAndDelete(ctx context.Context, remote client.Client, m *v1alpha1.NodeMaintenance, managementCluster string) error {
 	if err := Complete(ctx, remote, m, managementCluster); err != nil || !m.DeletionTimestamp.IsZero() {
 		return err

@@ -70,7 +70,8 @@ func (q *Requester) IsSuspended(ctx context.Context, m *v1alpha1.NodeMaintenance
 	return machinedrain.IsSuspended(m, machine, holding, q.ManagementCluster), nil
 }
 
-// policyOf returns the policy whose settings apply to a Machine, nil if no policy selects it, if it cannot be decoded, or if the Cluster does not exist.
+// policyOf returns the policy whose settings apply to a Machine, nil if no policy selects it, if it cannot be decoded, or if the Cluster
+// does not exist.
 func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, error) {
 	cluster := &clusterv1.Cluster{}
 	key := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}
@@ -85,9 +86,9 @@ func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*
 	return selection.Settings(machine), nil
 }
 
-// PolicyOf returns a function that returns the policy whose settings apply to a Machine of the Cluster, nil if no policy selects it. isUnread means that it is not
-// known, because a policy that cannot be decoded may select the Machine. cluster is nil if it could not be read: the function knows nothing then. It
-// lists the policies in its first call.
+// PolicyOf returns a function that returns the policy whose settings apply to a Machine of the Cluster, nil if no policy selects it.
+// isUnread means that it is not known, because a policy that cannot be decoded may select the Machine. cluster is nil if it could not be
+// read: the function knows nothing then. It lists the policies in its first call.
 func (q *Requester) PolicyOf(ctx context.Context,
 	cluster *clusterv1.Cluster,
 ) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isUnread bool, _ error) {

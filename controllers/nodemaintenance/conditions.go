@@ -141,8 +141,8 @@ func reportMachineDeleted(s *scope) {
 		"Machine "+s.owner.key.String()+" was deleted, but its Node "+s.nodes[0].Name+" still exists and is not restored. To restore it, set stage Complete")
 }
 
-// reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules say
-// Drain (see package drain/daemonset), and those whose Pods the rules skip and the taint keeps from being recreated.
+// reportPodsRemaining sets the condition PodsRemaining, which names the DaemonSets whose Pods stay on the Nodes although the drain rules
+// say Drain (see package drain/daemonset), and those whose Pods the rules skip and the taint keeps from being recreated.
 func reportPodsRemaining(s *scope) {
 	var remaining, skipped []string
 	if s.maintenance.Spec.Stage == v1alpha1.StageDrain {

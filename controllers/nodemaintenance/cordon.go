@@ -82,8 +82,8 @@ func (s *scope) cordonFailedMessage() string {
 	return message
 }
 
-// applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. A Node that waits because of
-// maxParallelNodes keeps its traffic and, if this NodeMaintenance says so, stays schedulable. It reports whether the Node has changed.
+// applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. A Node that waits because
+// of maxParallelNodes keeps its traffic and, if this NodeMaintenance says so, stays schedulable. It reports whether the Node has changed.
 func applyCordon(s *scope, node *corev1.Node) (changed bool) {
 	waits := s.turns.Waiting.Has(node.Name)
 	if waits && s.maintenance.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable {
@@ -96,8 +96,8 @@ func applyCordon(s *scope, node *corev1.Node) (changed bool) {
 	return changed
 }
 
-// cordonNode cordons a Node, and returns the latest version of the Node. Other components write Nodes frequently, so it first gets the Node from
-// the cache again. After a conflict, it retries once with the Node from the API server.
+// cordonNode cordons a Node, and returns the latest version of the Node. Other components write Nodes frequently, so it first gets the Node
+// from the cache again. After a conflict, it retries once with the Node from the API server.
 func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Node) (*corev1.Node, error) {
 	cached, err := getSame(ctx, s.client, known)
 	if err != nil || cached == nil {

@@ -17,16 +17,16 @@ import (
 const createdGrace = time.Minute
 
 const (
-	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried, and refused writes at the end
-	// of a maintenance.
+	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried, and refused writes at
+	// the end of a maintenance.
 	minRefusedRetry = 5 * time.Second
 	maxRefusedRetry = time.Minute
 )
 
 // creations remembers the Evacuations that were created but not yet observed, and those that the API server has refused. Each observed
 // Evacuation triggers a reconciliation, which would otherwise create all the others again while the API server is busiest. Nothing else
-// depends on it: after a restart of the manager, these calls are made a second time, and refused. The first list of Evacuations after a restart
-// contains those that were not observed before.
+// depends on it: after a restart of the manager, these calls are made a second time, and refused. The first list of Evacuations after a
+// restart contains those that were not observed before.
 type creations struct {
 	mu   sync.Mutex
 	last map[workload.Request]map[types.UID]creation // by NodeMaintenance and Pod
@@ -115,8 +115,8 @@ func (c *creations) set(request workload.Request, pod types.UID, last creation) 
 	c.last[request][pod] = last
 }
 
-// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry. pods are those that exist, with whether their Evacuations
-// are to be created. refusals deletes the records of Pods that no longer exist, and the refusals that are not retried.
+// refusals returns the errors of refused Evacuations, by Pod, and the time of the first retry. pods are those that exist, with whether
+// their Evacuations are to be created. refusals deletes the records of Pods that no longer exist, and the refusals that are not retried.
 func (c *creations) refusals(request workload.Request, pods map[types.UID]bool) (refused map[types.UID]error, retryAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +136,8 @@ func (c *creations) refusals(request workload.Request, pods map[types.UID]bool) 
 	return refused, retryAt
 }
 
-// recordObserved records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once. If it must be requested from
-// its present instigators, recordObserved keeps the refusal of that request.
+// recordObserved records that the Evacuation of a Pod has been observed. If it is deleted later, it is recreated at once. If it must be
+// requested from its present instigators, recordObserved keeps the refusal of that request.
 func (c *creations) recordObserved(request workload.Request, pod types.UID, requests bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,8 +146,8 @@ func (c *creations) recordObserved(request workload.Request, pod types.UID, requ
 	}
 }
 
-// wasObserved reports whether the Evacuation of a Pod has been observed. If it no longer exists and the Pod is terminating, it is not recreated:
-// the garbage collector deletes it after the Pod, so the watch has not delivered the deletion of the Pod yet.
+// wasObserved reports whether the Evacuation of a Pod has been observed. If it no longer exists and the Pod is terminating, it is not
+// recreated: the garbage collector deletes it after the Pod, so the watch has not delivered the deletion of the Pod yet.
 func (c *creations) wasObserved(request workload.Request, pod types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

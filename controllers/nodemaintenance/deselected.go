@@ -49,8 +49,8 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	return true, nil
 }
 
-// deselectedNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance that
-// selects by name: a Node with another UID is a different Node, which it has never changed.
+// deselectedNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance
+// that selects by name: a Node with another UID is a different Node, which it has never changed.
 func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	if _, byName := nodeselection.Names(s.maintenance); byName {
 		return nil, nil
@@ -71,8 +71,9 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	return deselected, nil
 }
 
-// listNodes stores the selected Nodes in the status before the first side effect on them: a Node that is no longer selected is restored only if the status
-// lists it. It removes no Node; report does when the Node was released. A NodeMaintenance that selects by name needs no such list.
+// listNodes stores the selected Nodes in the status before the first side effect on them: a Node that is no longer selected is restored
+// only if the status lists it. It removes no Node; report does when the Node was released. A NodeMaintenance that selects by name needs no
+// such list.
 func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	_, byName := nodeselection.Names(s.maintenance)
 	missing := sets.New(nodeNames(s.nodes)...).Difference(nodesInStatus(s.before))
@@ -94,8 +95,8 @@ func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes and those that must still be restored, with the start of the drain of those
-// that joined later. It keeps the existing entries. deselectedNodes depends on this list.
+// recordSelectedNodes makes the nodeStatuses list exactly the selected Nodes and those that must still be restored, with the start of the
+// drain of those that joined later. It keeps the existing entries. deselectedNodes depends on this list.
 func recordSelectedNodes(s *scope) {
 	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
 	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {

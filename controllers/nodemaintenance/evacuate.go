@@ -108,7 +108,8 @@ func planned(pods []drainedPod) []plan.Pod {
 	return all
 }
 
-// takeTurns decides which Nodes wait because of maxParallelNodes. Until the Pods are observed, every Node whose drain has not started waits.
+// takeTurns decides which Nodes wait because of maxParallelNodes. Until the Pods are observed, every Node whose drain has not started
+// waits.
 func (r *Reconciler) takeTurns(ctx context.Context, s *scope) (bool, error) {
 	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
 	if !c.IsLimited() {
@@ -185,8 +186,8 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 	return all, true, nil
 }
 
-// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept ones. A
-// refused write does not delay the others: the status names the Pod or the Evacuation, and the write is retried after a backoff.
+// applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept
+// ones. A refused write does not delay the others: the status names the Pod or the Evacuation, and the write is retried after a backoff.
 func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
@@ -334,7 +335,8 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 	}
 }
 
-// setInstigator adds or removes NodeMaintenances as an instigator. After a conflict, it retries once with the Evacuation from the API server.
+// setInstigator adds or removes NodeMaintenances as an instigator. After a conflict, it retries once with the Evacuation from the API
+// server.
 func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
 	err := setInstigator(ctx, s.client, e, change)
 	if !apierrors.IsConflict(err) {
@@ -389,7 +391,8 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// withdrawFromDeletedNodes withdraws from the Evacuations of Pods on Nodes that no longer exist. Kubernetes deletes these Pods after a while.
+// withdrawFromDeletedNodes withdraws from the Evacuations of Pods on Nodes that no longer exist. Kubernetes deletes these Pods after a
+// while.
 func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bool, error) {
 	names, _ := nodeselection.Names(s.maintenance)
 	for _, name := range names {

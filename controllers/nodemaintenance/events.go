@@ -10,13 +10,13 @@ const (
 	eventFastForwarded = "FastForwarded"
 	// eventCordonConflict on a NodeMaintenance means that another actor repeatedly makes a cordoned Node schedulable.
 	eventCordonConflict = "CordonConflict"
-	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota, or to
-	// change one that exists.
+	// eventEvacuationRefused on a Pod means that the API server refuses to create its Evacuation, for example because of a ResourceQuota, or
+	// to change one that exists.
 	eventEvacuationRefused = "EvacuationRefused"
 	// eventMachineDeleted on a NodeMaintenance means that the Machine that it serves no longer exists, but the Node does.
 	eventMachineDeleted = "MachineDeleted"
-	// eventRestoreFailed on a NodeMaintenance means that the API server refuses to restore a Node, to change its conditions, or to withdraw from an
-	// Evacuation. The manager repeats the request.
+	// eventRestoreFailed on a NodeMaintenance means that the API server refuses to restore a Node, to change its conditions, or to withdraw
+	// from an Evacuation. The manager repeats the request.
 	eventRestoreFailed = "RestoreFailed"
 	// eventUnknownDrainLabel on a Pod means that its drain label has an unknown value and no effect: the Pod is drained.
 	eventUnknownDrainLabel = "UnknownDrainLabel"

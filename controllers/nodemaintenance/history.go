@@ -72,7 +72,8 @@ func budgetsOf(index *budgets.Index, pod *corev1.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// recordEnd records the end of the drain of a NodeMaintenance that serves no deleted Machine, after the status that says so has been stored.
+// recordEnd records the end of the drain of a NodeMaintenance that serves no deleted Machine, after the status that says so has been
+// stored.
 func (r *Reconciler) recordEnd(ctx context.Context, s *scope) {
 	if s.servesDeletion() {
 		return

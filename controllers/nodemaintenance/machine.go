@@ -35,8 +35,8 @@ func (r *Reconciler) isRecreated(ctx context.Context, s *scope) (bool, error) {
 	return err == nil && machinedrain.IsRecreated(s.maintenance, s.owner.machine, wanted), err
 }
 
-// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster, and decides whether the maintenance is suspended,
-// and whether it is recreated.
+// findMachine gets the Machine that the NodeMaintenance serves, if it is in this management cluster, and decides whether the maintenance is
+// suspended, and whether it is recreated.
 func (r *Reconciler) findMachine(ctx context.Context, s *scope) (err error) {
 	if err := r.findOwner(ctx, s); err != nil || s.maintenance.DeletionTimestamp.IsZero() {
 		return err
@@ -65,8 +65,9 @@ func (r *Reconciler) findOwner(ctx context.Context, s *scope) (err error) {
 	return nil
 }
 
-// machineOf returns the Machine that a NodeMaintenance serves, nil if it no longer exists, and whether its Node stays cordoned in stage Complete: see
-// machinedrain.KeepsNodeCordoned. Cluster API does not delete the Nodes of a Cluster that is being deleted. So that Node stays cordoned without its Machine.
+// machineOf returns the Machine that a NodeMaintenance serves, nil if it no longer exists, and whether its Node stays cordoned in stage
+// Complete: see machinedrain.KeepsNodeCordoned. Cluster API does not delete the Nodes of a Cluster that is being deleted. So that Node
+// stays cordoned without its Machine.
 func (r *Reconciler) machineOf(ctx context.Context, s *scope, key types.NamespacedName) (machine *clusterv1.Machine, keepsCordon bool, _ error) {
 	machine = &clusterv1.Machine{}
 	switch err := r.Machines.Get(ctx, key, machine); {
@@ -80,8 +81,8 @@ func (r *Reconciler) machineOf(ctx context.Context, s *scope, key types.Namespac
 	return nil, err == nil && !cluster.DeletionTimestamp.IsZero(), errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", s.request.Cluster)
 }
 
-// isKeptCordoned reports whether a Node stays cordoned because one of these NodeMaintenances, which is in stage Complete, has drained it for a Machine that
-// is being deleted.
+// isKeptCordoned reports whether a Node stays cordoned because one of these NodeMaintenances, which is in stage Complete, has drained it
+// for a Machine that is being deleted.
 func (r *Reconciler) isKeptCordoned(ctx context.Context, s *scope, maintenances []*v1alpha1.NodeMaintenance) (bool, error) {
 	for _, m := range maintenances {
 		key, served := machinedrain.OwnerMachine(m, r.ManagementCluster, s.request.Cluster)
@@ -100,8 +101,8 @@ func (s *scope) isPaused() bool {
 	return s.owner != nil && s.owner.machine != nil && annotations.HasPaused(s.owner.machine)
 }
 
-// keepsNodeCordoned reports whether the Machine is being deleted, or was deleted with its Cluster, so that its Node stays cordoned in stage Complete, too. As
-// long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
+// keepsNodeCordoned reports whether the Machine is being deleted, or was deleted with its Cluster, so that its Node stays cordoned in stage
+// Complete, too. As long as the Machine has the hook, the machine controller recreates the NodeMaintenance.
 func (s *scope) keepsNodeCordoned() bool { return s.owner != nil && s.owner.keepsCordon }
 
 // isDeletedWithCluster reports whether the Machine no longer exists and its Cluster is being deleted.
@@ -113,8 +114,8 @@ func (s *scope) isLeftToClusterAPI() bool {
 	return s.isDeletedWithCluster() || s.keepsNodeCordoned() && !machinedrain.HasHook(s.owner.machine)
 }
 
-// isMachineDeleted reports whether the Node exists but its Machine does not. The controller does not restore such a Node: a user must decide
-// what to do with it.
+// isMachineDeleted reports whether the Node exists but its Machine does not. The controller does not restore such a Node: a user must
+// decide what to do with it.
 func (s *scope) isMachineDeleted() bool {
 	return s.owner != nil && s.owner.machine == nil && len(s.nodes) > 0
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all NodeMaintenances of a
-// Node agree on its conditions.
+// updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all
+// NodeMaintenances of a Node agree on its conditions.
 func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, error) {
 	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
 		return true, r.patchNodeConditions(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
@@ -30,8 +30,8 @@ func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, 
 	return true, r.setNodeConditions(ctx, s, *s.before)
 }
 
-// setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in the cache,
-// which may be stale.
+// setNodeConditions updates the selected Nodes and all Nodes with maintenance conditions. The NodeMaintenances in latest replace those in
+// the cache, which may be stale.
 func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...v1alpha1.NodeMaintenance) error {
 	maintenances := &v1alpha1.NodeMaintenanceList{}
 	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
@@ -58,8 +58,8 @@ func (r *Reconciler) setNodeConditions(ctx context.Context, s *scope, latest ...
 	return r.patchNodeConditions(ctx, s, nodes, viewsOf(maintenances.Items))
 }
 
-// patchNodeConditions patches the maintenance conditions of Nodes where they must change. It does not modify the given objects. While a NodeMaintenance
-// cannot be decoded, which may require them, it removes none.
+// patchNodeConditions patches the maintenance conditions of Nodes where they must change. It does not modify the given objects. While a
+// NodeMaintenance cannot be decoded, which may require them, it removes none.
 func (r *Reconciler) patchNodeConditions(ctx context.Context, s *scope, nodes []*corev1.Node, views []*maintenanceView) error {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)

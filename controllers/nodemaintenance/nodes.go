@@ -124,8 +124,8 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 // unreadRetry is how often what waits for a NodeMaintenance that cannot be decoded is tried again. It is not known which Nodes it selects.
 const unreadRetry = 20 * time.Second
 
-// holdsNodes reports whether Nodes are not restored, and keep their conditions, because a NodeMaintenance that cannot be decoded may select them. If the
-// NodeMaintenance of s is deleted meanwhile, the Sweeper restores its Nodes.
+// holdsNodes reports whether Nodes are not restored, and keep their conditions, because a NodeMaintenance that cannot be decoded may select
+// them. If the NodeMaintenance of s is deleted meanwhile, the Sweeper restores its Nodes.
 func (r *Reconciler) holdsNodes(s *scope) bool {
 	if len(r.Clusters.SetAside(s.request.Cluster, "NodeMaintenance")) == 0 {
 		return false
@@ -305,8 +305,8 @@ func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(cont
 	}
 }
 
-// nodeChanged passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats, and the first list: when
-// it has arrived, all NodeMaintenances are reconciled.
+// nodeChanged passes the Node events that can affect a NodeMaintenance. It drops the others, such as kubelet heartbeats, and the first
+// list: when it has arrived, all NodeMaintenances are reconciled.
 type nodeChanged struct {
 	predicate.TypedFuncs[*corev1.Node]
 }

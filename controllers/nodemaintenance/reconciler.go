@@ -274,8 +274,8 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// isNodeDeleted reports whether the NodeMaintenance served a Machine of the Cluster whose Node no longer exists. The drain may have begun in
-// another management cluster, from which the Cluster was moved.
+// isNodeDeleted reports whether the NodeMaintenance served a Machine of the Cluster whose Node no longer exists. The drain may have begun
+// in another management cluster, from which the Cluster was moved.
 func (s *scope) isNodeDeleted() bool {
 	_, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
 	return served && s.maintenance.Annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
@@ -313,7 +313,8 @@ func (r *Reconciler) stopObserving(_ context.Context, s *scope) (bool, error) {
 	return true, nil
 }
 
-// patchMetadata patches the finalizers and the stage. It uses an optimistic lock, since a merge patch replaces the whole list of finalizers.
+// patchMetadata patches the finalizers and the stage. It uses an optimistic lock, since a merge patch replaces the whole list of
+// finalizers.
 func (r *Reconciler) patchMetadata(ctx context.Context, s *scope, doing string) (bool, error) {
 	original := s.before.DeepCopy()
 	original.Status = s.maintenance.Status

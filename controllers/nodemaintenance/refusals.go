@@ -21,15 +21,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// refusals are the writes that the API server has refused in this reconciliation, by description: restoring Nodes, changing their conditions and
-// withdrawing from Evacuations. A refused write does not delay the others.
+// refusals are the writes that the API server has refused in this reconciliation, by description: restoring Nodes, changing their
+// conditions and withdrawing from Evacuations. A refused write does not delay the others.
 type refusals struct {
 	mu     sync.Mutex
 	byWhat map[string]error
 }
 
-// collect records an error that is the API server's answer to this particular write, and returns nil. It returns other errors, and conflicts,
-// after which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
+// collect records an error that is the API server's answer to this particular write, and returns nil. It returns other errors, and
+// conflicts, after which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
 	if apierrors.IsConflict(err) {
 		return err
@@ -52,8 +52,8 @@ func (s *scope) collectAnswer(ctx context.Context, doing string, err error) erro
 	return nil
 }
 
-// reportRefused sets the condition RestoreFailed, with an event, if a write was refused, and ends the reconciliation then. It runs after all writes that may
-// be refused, so that the condition is the same in each reconciliation.
+// reportRefused sets the condition RestoreFailed, with an event, if a write was refused, and ends the reconciliation then. It runs after
+// all writes that may be refused, so that the condition is the same in each reconciliation.
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
 	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
 	switch {

@@ -105,8 +105,8 @@ func (s *scope) reported() (last time.Time) {
 	return last
 }
 
-// confirm tells the machine controller whether this process has found the Nodes to be drained, or the final eviction attempts to be made. A Node that
-// could not be cordoned is not drained: its next Pod may be about to start.
+// confirm tells the machine controller whether this process has found the Nodes to be drained, or the final eviction attempts to be made. A
+// Node that could not be cordoned is not drained: its next Pod may be about to start.
 func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
 	switch {
 	case len(s.nodes) == 0 || s.drain == nil:
@@ -188,8 +188,8 @@ func (r *Reconciler) recordFastForwards(s *scope) {
 	}
 }
 
-// startStages records the start time of the current stage. Stage Drain includes stage Cordon. A stage does not start before the NodeMaintenance is
-// created: if the clock of this manager is behind, the drain must not time out early for the next manager.
+// startStages records the start time of the current stage. Stage Drain includes stage Cordon. A stage does not start before the
+// NodeMaintenance is created: if the clock of this manager is behind, the drain must not time out early for the next manager.
 func startStages(m *v1alpha1.NodeMaintenance, now time.Time) {
 	stages := []v1alpha1.NodeMaintenanceStage{m.Spec.Stage}
 	if m.Spec.Stage == v1alpha1.StageDrain {

@@ -29,12 +29,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 )
 
-// sweepRetry is the interval at which a Node is reconciled again while its NodeMaintenance is expected to be recreated, or its Machine is paused.
+// sweepRetry is the interval at which a Node is reconciled again while its NodeMaintenance is expected to be recreated, or its Machine is
+// paused.
 const sweepRetry = 10 * time.Second
 
-// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes: see package drain/orphan. It looks for that when the
-// watch of Nodes starts, when a NodeMaintenance no longer exists, when a Node gets traces of one, and when an Evacuation is observed that
-// NodeMaintenances request. The DaemonSet evacuator removes its taint itself.
+// Sweeper cleans up what NodeMaintenances that no longer exist have left behind on Nodes: see package drain/orphan. It looks for that when
+// the watch of Nodes starts, when a NodeMaintenance no longer exists, when a Node gets traces of one, and when an Evacuation is observed
+// that NodeMaintenances request. The DaemonSet evacuator removes its taint itself.
 type Sweeper struct {
 	Clusters *workload.Clusters
 	Clock    clock.PassiveClock
@@ -53,8 +54,8 @@ func (r *Sweeper) SetupWithManager(mgr ctrl.Manager, options controller.TypedOpt
 	return errors.Wrap(err, "setting up the sweeper")
 }
 
-// Watches returns watches that enqueue the Nodes of a workload cluster that may have traces of NodeMaintenances which no longer exist. Nodes are listed
-// when FindLeftovers has found such a Node, and before each drain of an idle workload cluster.
+// Watches returns watches that enqueue the Nodes of a workload cluster that may have traces of NodeMaintenances which no longer exist.
+// Nodes are listed when FindLeftovers has found such a Node, and before each drain of an idle workload cluster.
 func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	enqueue := func(queue workload.Queue, node string) {
 		if node != "" {
@@ -102,8 +103,8 @@ func requestedNode(e *v1alpha1.Evacuation) string {
 	return e.Annotations[v1alpha1.EvacuationNodeAnnotation]
 }
 
-// nodesOf returns the Nodes that a deleted NodeMaintenance has selected. It returns none for one that serves a Machine of another management cluster: the
-// manager there recreates it.
+// nodesOf returns the Nodes that a deleted NodeMaintenance has selected. It returns none for one that serves a Machine of another
+// management cluster: the manager there recreates it.
 func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) []string {
 	if _, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]; serves && !machinedrain.IsOfManagementCluster(m, r.Maintenances.ManagementCluster) {
 		return nil
@@ -127,8 +128,8 @@ func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *
 //
 //	find leftovers in the caches ─► confirm them with the NodeMaintenances from the API server ─► clean up
 //
-// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt. While a NodeMaintenance cannot be
-// decoded, it waits with everything.
+// While the NodeMaintenance of the Node's Machine is expected to be recreated, it waits with what that one will adopt. While a
+// NodeMaintenance cannot be decoded, it waits with everything.
 func (r *Sweeper) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
 		"Node", klog.KRef("", request.Object.Name)))
@@ -222,8 +223,8 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 	return observed, errors.Wrap(err, "listing NodeMaintenances")
 }
 
-// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require. A write that fails does not prevent the others.
-// sweep returns the first error.
+// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require. A write that fails does not prevent
+// the others. sweep returns the first error.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	var first error
 	for _, e := range left.Evacuations {

@@ -66,8 +66,8 @@ func finalAttempts(s *scope) map[types.UID]time.Time {
 	return due
 }
 
-// deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets. A
-// Pod that cannot be deleted does not delay the others: the status names it.
+// deleteRemainingPods deletes the remaining Pods shortly before the drain timeout, if the policy says so. It ignores PodDisruptionBudgets.
+// A Pod that cannot be deleted does not delay the others: the status names it.
 func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, error) {
 	if s.drain == nil { // the Pods are not observed yet
 		return true, nil

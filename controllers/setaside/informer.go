@@ -89,7 +89,8 @@ type lister struct {
 	listed sets.Set[types.NamespacedName] // what the present list has set aside so far; an informer lists in one goroutine
 }
 
-// IsWatchListSemanticsUnSupported makes informers list and then watch, because a watch does not say which objects that were set aside no longer exist.
+// IsWatchListSemanticsUnSupported makes informers list and then watch, because a watch does not say which objects that were set aside no
+// longer exist.
 func (l *lister) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.ListerWatcher.

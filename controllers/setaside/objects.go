@@ -1,6 +1,6 @@
-// Package setaside sets aside objects that cannot be decoded, so that informers deliver the others. Without it, one such object makes each list of its
-// kind fail and ends each watch. An object that is set aside is in no cache. For the client that Objects.Client returns, it is neither an
-// object without a spec nor one that does not exist: Get returns an Error.
+// Package setaside sets aside objects that cannot be decoded, so that informers deliver the others. Without it, one such object makes each
+// list of its kind fail and ends each watch. An object that is set aside is in no cache. For the client that Objects.Client returns, it is
+// neither an object without a spec nor one that does not exist: Get returns an Error.
 package setaside
 
 import (
@@ -72,8 +72,8 @@ type Objects struct {
 	closed bool
 }
 
-// New returns the objects of a cache that the informers have set aside. cluster is empty for the management cluster. report is called for each object
-// that is set aside, and when the error of the object changes; it must not block.
+// New returns the objects of a cache that the informers have set aside. cluster is empty for the management cluster. report is called for
+// each object that is set aside, and when the error of the object changes; it must not block.
 func New(cluster types.NamespacedName, report func(*metav1.PartialObjectMetadata, *Error)) *Objects {
 	return &Objects{cluster: cluster, report: report, byKind: map[string]map[types.NamespacedName]*Error{}}
 }
@@ -100,8 +100,8 @@ func (o *Objects) List(kind, namespace string) []*Error {
 	return all
 }
 
-// Delivered records that a cache has delivered an object. If it is newer than the version that was set aside, it is no longer set aside: until then,
-// the object would not exist for readers of the cache.
+// Delivered records that a cache has delivered an object. If it is newer than the version that was set aside, it is no longer set aside:
+// until then, the object would not exist for readers of the cache.
 func (o *Objects) Delivered(kind string, object client.Object) {
 	key := client.ObjectKeyFromObject(object)
 	aside := o.Get(kind, key)

@@ -41,8 +41,9 @@ type Exporter struct {
 	sampler  sdktrace.Sampler
 }
 
-// NewExporter returns an exporter of spans by OTLP over gRPC. It does not wait for the collector. As with kube-apiserver, no trace is sampled unless
-// the configuration sets a rate, and the connection is not encrypted: a collector is expected in the same Pod or on the same Node.
+// NewExporter returns an exporter of spans by OTLP over gRPC. It does not wait for the collector. As with kube-apiserver, no trace is
+// sampled unless the configuration sets a rate, and the connection is not encrypted: a collector is expected in the same Pod or on the same
+// Node.
 func NewExporter(ctx context.Context, config *tracingapi.TracingConfiguration, version string) (*Exporter, error) {
 	options := []otlptracegrpc.Option{otlptracegrpc.WithInsecure(), otlptracegrpc.WithTimeout(exportTimeout)}
 	if config.Endpoint != nil {

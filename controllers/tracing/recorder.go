@@ -85,8 +85,8 @@ func (r *Recorder) drainOfMachine(machine types.UID) *drain {
 	return &drain{}
 }
 
-// Forget drops what is kept of a NodeMaintenance that no longer exists. The NodeMaintenance of a deleted Machine is recreated until its drain has
-// ended or the Machine no longer exists, see ForgetMachine.
+// Forget drops what is kept of a NodeMaintenance that no longer exists. The NodeMaintenance of a deleted Machine is recreated until its
+// drain has ended or the Machine no longer exists, see ForgetMachine.
 func (r *Recorder) Forget(maintenance workload.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,8 +206,8 @@ type Result struct {
 	Released         time.Time // when the hook was removed
 }
 
-// EndDeletion ends the drain of a deleted Machine, and exports its root span. It returns the key-value pairs of the line that is logged, nil if
-// the drain has ended before.
+// EndDeletion ends the drain of a deleted Machine, and exports its root span. It returns the key-value pairs of the line that is logged,
+// nil if the drain has ended before.
 func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace, course history.Course, result Result) []any {
 	d := r.drainOfMachine(trace.Root)
 	if trace.Maintenance != "" {

@@ -24,8 +24,8 @@ const (
 	askAgain = time.Second
 )
 
-// absences are the DaemonSets that Pods name as their controllers and that do not exist, as the API server has said. The watch of DaemonSets may deliver a
-// DaemonSet later than another watch delivers its Pods, so that a DaemonSet which is not in the cache may exist.
+// absences are the DaemonSets that Pods name as their controllers and that do not exist, as the API server has said. The watch of
+// DaemonSets may deliver a DaemonSet later than another watch delivers its Pods, so that a DaemonSet which is not in the cache may exist.
 type absences struct {
 	ctx context.Context //nolint:containedctx // of the drain watch
 	// read returns the UID of a DaemonSet, empty if it does not exist.

@@ -8,7 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The interval between two notifications about the same workload cluster doubles during a burst of events, from the first one to the longest.
+// The interval between two notifications about the same workload cluster doubles during a burst of events, from the first one to the
+// longest.
 const (
 	// Decisions wait for the first lists of a drain watch, so the first notification is sent almost at once.
 	firstAffectedInterval = 10 * time.Millisecond

@@ -86,8 +86,9 @@ func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
 }
 
-// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, the answer took too long, or something else
-// answered. An answer that cannot be decoded is one, and so is a refusal without a reason, such as that of most admission webhooks.
+// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, the answer took too long, or
+// something else answered. An answer that cannot be decoded is one, and so is a refusal without a reason, such as that of most admission
+// webhooks.
 func IsUnanswered(err error) bool {
 	var answer apierrors.APIStatus
 	if errors.As(err, &answer) {
@@ -109,8 +110,9 @@ func (c *Clusters) Source(controller string, requests handler.MapFunc, options .
 	})
 }
 
-// Client returns a client that reads NodeMaintenances and Evacuations from a cache, and Nodes, too, while they are watched. It fails without a
-// connection (IsNotConnected), for a Cluster that Filter does not select (IsNotConnected), and while the Cluster is paused (IsPaused).
+// Client returns a client that reads NodeMaintenances and Evacuations from a cache, and Nodes, too, while they are watched. It fails
+// without a connection (IsNotConnected), for a Cluster that Filter does not select (IsNotConnected), and while the Cluster is paused
+// (IsPaused).
 func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
 	cached, err := c.clientFrom(ctx, cluster, c.cachedClient)
 	if err != nil {
@@ -150,8 +152,8 @@ func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName,
 	return remote, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 }
 
-// HealthState returns the result of the health probes of a workload cluster: when the last one succeeded, zero if none has, and how many have
-// failed since.
+// HealthState returns the result of the health probes of a workload cluster: when the last one succeeded, zero if none has, and how many
+// have failed since.
 func (c *Clusters) HealthState(ctx context.Context, cluster types.NamespacedName) clustercache.HealthCheckingState {
 	return c.cache.GetHealthCheckingState(ctx, cluster)
 }
@@ -164,8 +166,8 @@ func (c *Clusters) Subscribe(notify func(Change)) {
 	c.subscribers = append(c.subscribers, notify)
 }
 
-// Observe watches the Pods of one or more Nodes for owner, instead of those of its previous call, until Release. It returns at once; a Change
-// reports when data becomes known.
+// Observe watches the Pods of one or more Nodes for owner, instead of those of its previous call, until Release. It returns at once; a
+// Change reports when data becomes known.
 func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
 	config, err := c.cache.GetRESTConfig(ctx, cluster)
 	if err != nil {
@@ -186,8 +188,8 @@ func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, ow
 	return watch.drainWatch, watch.observe(owner, nodes)
 }
 
-// observed returns the observation of a connection if it already has the Nodes that owner needs, or nil. Unlike a change, this does not wait for the
-// reconciliations of other workload clusters.
+// observed returns the observation of a connection if it already has the Nodes that owner needs, or nil. Unlike a change, this does not
+// wait for the reconciliations of other workload clusters.
 func (c *Clusters) observed(cluster types.NamespacedName, config *rest.Config, owner string, nodes []string) Observation {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -270,8 +272,8 @@ func (c *Clusters) ContactLost(cluster types.NamespacedName) {
 	}
 }
 
-// ContactRestored restarts the drain watch of a workload cluster if contact was lost since it began. Watches reconnect automatically, but with a
-// backoff of up to a minute after an outage of half a minute.
+// ContactRestored restarts the drain watch of a workload cluster if contact was lost since it began. Watches reconnect automatically, but
+// with a backoff of up to a minute after an outage of half a minute.
 func (c *Clusters) ContactRestored(cluster types.NamespacedName) {
 	isLost := func() bool { return c.watches[cluster] != nil && c.watches[cluster].lost }
 	c.mu.RLock()
@@ -375,8 +377,8 @@ func (c *Clusters) removeWatch(cluster types.NamespacedName) (observed bool) {
 // budgetsKept is how long the budgets of a watch that was stopped are kept for the next one.
 const budgetsKept = time.Minute
 
-// keepBudgets keeps the budgets of a watch that was stopped, for the watch that continues it after the end of a drain or connection: its first list
-// shows which of them were deleted meanwhile.
+// keepBudgets keeps the budgets of a watch that was stopped, for the watch that continues it after the end of a drain or connection: its
+// first list shows which of them were deleted meanwhile.
 func (c *Clusters) keepBudgets(cluster types.NamespacedName, kept *observedBudgets) {
 	c.budgets[cluster] = kept
 	clock.RealClock{}.AfterFunc(budgetsKept, func() {

@@ -10,9 +10,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// confirmations are the NodeMaintenances that this process has found to be drained, or whose Pods have all had their final eviction attempts. The
-// conditions alone may be those of an earlier process: Pods may have started on the Nodes since. Confirmations are kept in memory: without them, the
-// release of a Machine is only delayed until its NodeMaintenance has been reconciled.
+// confirmations are the NodeMaintenances that this process has found to be drained, or whose Pods have all had their final eviction
+// attempts. The conditions alone may be those of an earlier process: Pods may have started on the Nodes since. Confirmations are kept in
+// memory: without them, the release of a Machine is only delayed until its NodeMaintenance has been reconciled.
 type confirmations struct {
 	mu        sync.Mutex
 	byRequest map[Request]confirmed
@@ -35,14 +35,14 @@ func confirmationOf(m *v1alpha1.NodeMaintenance, drained bool) confirmation {
 	return confirmation{uid: m.UID, generation: m.Generation, drained: drained}
 }
 
-// ConfirmDrained records that a reconciliation has found a NodeMaintenance to be drained. The Pods of its Nodes are watched; pods are those that
-// the watch has delivered, none of which must be drained any more.
+// ConfirmDrained records that a reconciliation has found a NodeMaintenance to be drained. The Pods of its Nodes are watched; pods are those
+// that the watch has delivered, none of which must be drained any more.
 func (c *Clusters) ConfirmDrained(request Request, m *v1alpha1.NodeMaintenance, node string, pods sets.Set[types.UID]) {
 	c.setConfirmed(request, confirmed{confirmationOf(m, true), pods}, node)
 }
 
-// ConfirmAttempted records that a reconciliation has found that all Pods which must be evicted have had their final eviction attempts, and those that
-// terminate their grace periods.
+// ConfirmAttempted records that a reconciliation has found that all Pods which must be evicted have had their final eviction attempts, and
+// those that terminate their grace periods.
 func (c *Clusters) ConfirmAttempted(request Request, m *v1alpha1.NodeMaintenance, node string) {
 	c.setConfirmed(request, confirmed{confirmation: confirmationOf(m, false)}, node)
 }
@@ -58,13 +58,14 @@ func (c *Clusters) WithdrawConfirmation(request Request) {
 	c.confirmed.remove(func(other Request) bool { return other == request })
 }
 
-// IsConfirmed reports whether this process has found the NodeMaintenance to be drained under its present spec, since the Pods of its Nodes have been
-// watched.
+// IsConfirmed reports whether this process has found the NodeMaintenance to be drained under its present spec, since the Pods of its Nodes
+// have been watched.
 func (c *Clusters) IsConfirmed(request Request, m *v1alpha1.NodeMaintenance) bool {
 	return c.confirmed.get(request).confirmation == confirmationOf(m, true)
 }
 
-// IsAttempted reports whether this process has found that the final eviction attempts have been made, see ConfirmAttempted, and that Pods remain.
+// IsAttempted reports whether this process has found that the final eviction attempts have been made, see ConfirmAttempted, and that Pods
+// remain.
 func (c *Clusters) IsAttempted(request Request, m *v1alpha1.NodeMaintenance) bool {
 	return c.confirmed.get(request).confirmation == confirmationOf(m, false)
 }

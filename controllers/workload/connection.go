@@ -41,8 +41,8 @@ const (
 	lostInterval = 10 * time.Second
 )
 
-// UseCaches makes Clusters create the cache of each connection, instead of using the one of the ClusterCache, which does not say which of its lists
-// fail, and of which one object that cannot be decoded stops the informer. It must be called before the manager starts.
+// UseCaches makes Clusters create the cache of each connection, instead of using the one of the ClusterCache, which does not say which of
+// its lists fail, and of which one object that cannot be decoded stops the informer. It must be called before the manager starts.
 func (c *Clusters) UseCaches(options CacheOptions) { c.caches = &options }
 
 // connection returns the cache of the present connection to a workload cluster. It returns nil without UseCaches.
@@ -68,8 +68,8 @@ func (c *Clusters) connection(ctx context.Context, cluster types.NamespacedName)
 	return c.informers.set(cluster, opened, func() bool { return c.isLost(cluster, opened) }), nil
 }
 
-// isLost reports whether the connection of a cache has ended. It may end just before the cache is created, and no reconciliation follows if the
-// Cluster no longer exists.
+// isLost reports whether the connection of a cache has ended. It may end just before the cache is created, and no reconciliation follows if
+// the Cluster no longer exists.
 func (c *Clusters) isLost(cluster types.NamespacedName, opened *sharingCache) bool {
 	config, err := c.cache.GetRESTConfig(opened.ctx, cluster)
 	return err != nil || config != opened.config
@@ -185,8 +185,8 @@ func (c *Clusters) listFailure(cluster types.NamespacedName) (longest Failure) {
 	return longest
 }
 
-// FirstListFailure returns the failure of a first list of NodeMaintenances or Evacuations, without which nothing is known about the drains of a
-// workload cluster. A read of the cache would wait for it.
+// FirstListFailure returns the failure of a first list of NodeMaintenances or Evacuations, without which nothing is known about the drains
+// of a workload cluster. A read of the cache would wait for it.
 func (c *Clusters) FirstListFailure(cluster types.NamespacedName) Failure {
 	connection := c.informers.present(cluster)
 	if connection == nil {
@@ -211,8 +211,8 @@ func (c *sharingCache) forgetFailures(kind client.Object) {
 	c.failures.Remove(func(doing string) bool { return doing == listing+what || doing == watching+what })
 }
 
-// confirm checks that the connection is still the present one. The ClusterCache adds each watch to a connection once; after a new connection in the
-// meantime, they must be added again.
+// confirm checks that the connection is still the present one. The ClusterCache adds each watch to a connection once; after a new
+// connection in the meantime, they must be added again.
 func (c *Clusters) confirm(ctx context.Context, cluster types.NamespacedName, used *sharingCache) error {
 	if used == nil {
 		return nil
@@ -237,8 +237,8 @@ func (s *sharedInformers) present(cluster types.NamespacedName) *sharingCache {
 	return s.caches[cluster]
 }
 
-// set makes a cache the one of the connection and starts it, unless another goroutine has created one for the same connection. It returns that of the
-// connection. The cache ends when its connection is lost.
+// set makes a cache the one of the connection and starts it, unless another goroutine has created one for the same connection. It returns
+// that of the connection. The cache ends when its connection is lost.
 func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache, isLost func() bool) *sharingCache {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -83,7 +83,8 @@ func (o *ConnectOrder) withDeletedMachines() (sets.Set[types.NamespacedName], er
 	return clusters, nil
 }
 
-// connectQueue is the queue of the ClusterCache's controller. It orders the requests for the Clusters that exist when the controller starts.
+// connectQueue is the queue of the ClusterCache's controller. It orders the requests for the Clusters that exist when the controller
+// starts.
 type connectQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	clock  clock.PassiveClock

@@ -171,7 +171,8 @@ func labelsChanged(before, after any) bool {
 	return !isA || !isB || !maps.Equal(a.Labels, b.Labels)
 }
 
-// identityChanged reports whether a DaemonSet was recreated with the same name. Its controller writes its status at each change of its Pods.
+// identityChanged reports whether a DaemonSet was recreated with the same name. Its controller writes its status at each change of its
+// Pods.
 func identityChanged(before, after any) bool {
 	a, isA := before.(*metav1.PartialObjectMetadata)
 	b, isB := after.(*metav1.PartialObjectMetadata)

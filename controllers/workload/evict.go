@@ -88,8 +88,8 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 	return nil, errors.Errorf("the Pods of workload Cluster %s are not observed", cluster)
 }
 
-// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict that
-// does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
+// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict
+// that does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
 func IsGone(err error) bool {
 	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || DoesNotExist(err)
 }
@@ -97,7 +97,8 @@ func IsGone(err error) bool {
 // podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
 var podKinds = []string{"pods", "Pod"}
 
-// IsBudgetConflict reports whether an eviction failed because other writes of the PodDisruptionBudget made all attempts of the API server fail.
+// IsBudgetConflict reports whether an eviction failed because other writes of the PodDisruptionBudget made all attempts of the API server
+// fail.
 func IsBudgetConflict(err error) bool {
 	return apierrors.IsConflict(err) && conflictKind(err) == "poddisruptionbudgets"
 }
@@ -110,9 +111,9 @@ func conflictKind(err error) string {
 	return status.Status().Details.Kind
 }
 
-// NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource and a
-// missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the client adds a cause
-// and the name in the request.
+// NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource
+// and a missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the
+// client adds a cause and the name in the request.
 func NotServed(err error) bool {
 	var status apierrors.APIStatus
 	switch {
@@ -127,12 +128,12 @@ func NotServed(err error) bool {
 	}
 }
 
-// DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it is not known
-// whether the object exists.
+// DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it
+// is not known whether the object exists.
 func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
 
-// KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since the
-// CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
+// KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since
+// the CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
 func KindNotServed(err error) bool {
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
 	return terminating || NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)

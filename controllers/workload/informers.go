@@ -34,8 +34,8 @@ func newSharedInformers() *sharedInformers {
 	return &sharedInformers{caches: map[types.NamespacedName]*sharingCache{}, restarts: map[types.NamespacedName]int{}}
 }
 
-// share returns a watcher that does what w does, with the shared informers of the connection: those of Clusters.connection, or without one those of the
-// cache that the ClusterCache passes.
+// share returns a watcher that does what w does, with the shared informers of the connection: those of Clusters.connection, or without one
+// those of the cache that the ClusterCache passes.
 func (s *sharedInformers) share(cluster types.NamespacedName, own *sharingCache, w clustercache.Watcher) clustercache.Watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +105,9 @@ func isInstalledKind(object client.Object) bool {
 	return slices.ContainsFunc(installedKinds, func(kind client.Object) bool { return isSameKind(kind, object) })
 }
 
-// RestartInformers replaces the informers of the installed kinds in a connection after their CRDs were recreated: an informer whose kind was
-// not served retries with a backoff of up to a minute. The handlers receive a deletion of each object of the
-// former informers, so that each is reconciled.
+// RestartInformers replaces the informers of the installed kinds in a connection after their CRDs were recreated: an informer whose kind
+// was not served retries with a backoff of up to a minute. The handlers receive a deletion of each object of the former informers, so that
+// each is reconciled.
 func (c *Clusters) RestartInformers(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
 	former := c.informers.removeInstalled(ctx, cluster)
 	if len(former) == 0 {

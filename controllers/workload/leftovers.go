@@ -30,9 +30,9 @@ type search struct {
 	allDone    bool      // the search of all Nodes has ended
 }
 
-// FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; the objects in their first lists are reconciled
-// and cleaned up. For a new connection it lists only what disturbs users: surges and cordoned Nodes, which the API server can select. Later it reads
-// all Nodes once, page by page, unless they have been watched meanwhile.
+// FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; the objects in their first lists are
+// reconciled and cleaned up. For a new connection it lists only what disturbs users: surges and cordoned Nodes, which the API server can
+// select. Later it reads all Nodes once, page by page, unless they have been watched meanwhile.
 func (c *Clusters) FindLeftovers(ctx context.Context, cluster types.NamespacedName) error {
 	d := c.informers.onDemandOf(cluster)
 	if d == nil {

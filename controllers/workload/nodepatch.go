@@ -28,10 +28,11 @@ func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node)
 	return patchTested(ctx, c, after, corev1.Resource("nodes"), nodePatch(before, after))
 }
 
-// PatchFinalizers replaces the finalizers of an Evacuation, and removes the annotation by which NodeMaintenances request it if after does not have it.
-// It returns a conflict if the finalizers or the annotation differ from before, if before is another Evacuation with the same name, or if a finalizer
-// is added to an Evacuation that is being deleted. A merge patch would remove the finalizers that another actor has added. Other changes cause no
-// conflict: evacuators and tenants may write the status continuously. PatchFinalizers sets after to the stored Evacuation.
+// PatchFinalizers replaces the finalizers of an Evacuation, and removes the annotation by which NodeMaintenances request it if after does
+// not have it. It returns a conflict if the finalizers or the annotation differ from before, if before is another Evacuation with the same
+// name, or if a finalizer is added to an Evacuation that is being deleted. A merge patch would remove the finalizers that another actor has
+// added. Other changes cause no conflict: evacuators and tenants may write the status continuously. PatchFinalizers sets after to the
+// stored Evacuation.
 func PatchFinalizers(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation) error {
 	const path, requested = "/metadata/finalizers", v1alpha1.NodeMaintenanceInstigatorFinalizer
 	patch := []operation{{"test", "/metadata/uid", before.UID}, {"test", path, before.Finalizers}}

@@ -44,7 +44,8 @@ const (
 	AllPodsAffected ChangeType = "AllPodsAffected"
 	// VolumesChanged means that VolumeAttachments of a Node, or Pods that use volumes there, have changed, and an owner waits for its volumes.
 	VolumesChanged ChangeType = "VolumesChanged"
-	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not have.
+	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not
+	// have.
 	WatchesAdded ChangeType = "WatchesAdded"
 	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made, see
 	// ConfirmDrained and ConfirmAttempted.
@@ -92,8 +93,8 @@ func PodOf(observation Observation, e *v1alpha1.Evacuation) (*corev1.Pod, bool) 
 // neededAnnotations are the annotations of Pods that decisions need, besides those that name evacuators.
 var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeletionCost, v1alpha1.DeletionCostAnnotation}
 
-// maxPriority is how many characters are kept of an annotation that names an evacuator. A longer one is invalid, since a role has at most 63, and so
-// is what is kept of it.
+// maxPriority is how many characters are kept of an annotation that names an evacuator. A longer one is invalid, since a role has at most
+// 63, and so is what is kept of it.
 const maxPriority = 80
 
 // TrimPod drops the fields of cached Pods that no decision needs, to limit the memory of large drains.

@@ -10,8 +10,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// observedBudgets contains the PodDisruptionBudgets of a workload cluster as their events arrived. It replaces the store of the informer, which
-// drops a deleted budget before the event of the deletion arrives: a Pod could be evicted in between.
+// observedBudgets contains the PodDisruptionBudgets of a workload cluster as their events arrived. It replaces the store of the informer,
+// which drops a deleted budget before the event of the deletion arrives: a Pod could be evicted in between.
 type observedBudgets struct {
 	clock clock.PassiveClock
 

@@ -150,9 +150,9 @@ func (d *onDemand) startWatchers(w *demandedWatches) ([]*sharedInformer, error) 
 // handlersInterval is how often awaitHandlers checks.
 const handlersInterval = 10 * time.Millisecond
 
-// awaitHandlers waits until the first lists have arrived and each watcher has added its handler to its informer, and reports whether ctx has
-// not ended before. Controllers add handlers in the background, some 100 ms after the first list. Deletions and changes that happen before
-// cause no event, so an actor that read the objects before must read them again.
+// awaitHandlers waits until the first lists have arrived and each watcher has added its handler to its informer, and reports whether ctx
+// has not ended before. Controllers add handlers in the background, some 100 ms after the first list. Deletions and changes that happen
+// before cause no event, so an actor that read the objects before must read them again.
 func awaitHandlers(ctx context.Context, informers []*sharedInformer) bool {
 	var checkers []toolscache.DoneChecker
 	expected := map[*sharedInformer]int{}
@@ -181,8 +181,8 @@ func (d *onDemand) stopWhenIdle(w *demandedWatches) {
 	})
 }
 
-// stop stops watches, unless they are needed again. An object that is created meanwhile is cached before its handler is called. So either isNeeded
-// observes the object, or its handler observes that the watches do not run, and starts them afterwards.
+// stop stops watches, unless they are needed again. An object that is created meanwhile is cached before its handler is called. So either
+// isNeeded observes the object, or its handler observes that the watches do not run, and starts them afterwards.
 func (d *onDemand) stop(w *demandedWatches) (stopped bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

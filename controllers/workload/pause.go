@@ -26,8 +26,8 @@ func IsPaused(err error) bool {
 	return errors.Is(err, errPaused)
 }
 
-// refuse returns errPaused if the Cluster is paused, clustercache.ErrClusterNotConnected if the watch filter does not select it, whether or not its
-// connection has already been closed, and nil if it does not exist.
+// refuse returns errPaused if the Cluster is paused, clustercache.ErrClusterNotConnected if the watch filter does not select it, whether or
+// not its connection has already been closed, and nil if it does not exist.
 func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 	cluster := &clusterv1.Cluster{}
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
@@ -43,7 +43,8 @@ func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 }
 
 // Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
-// or a Machine, or while its drain was held, were not processed. It returns at once, and merges calls: many Machines may be resumed together.
+// or a Machine, or while its drain was held, were not processed. It returns at once, and merges calls: many Machines may be resumed
+// together.
 func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
 
 func (c *Clusters) resume(cluster types.NamespacedName) {
@@ -54,7 +55,8 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.informers.resend(cluster)
 }
 
-// ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held continues.
+// ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held
+// continues.
 func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		switch before := e.ObjectOld.(type) {
@@ -70,8 +72,8 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	}}
 }
 
-// ResumeAfterPolicyChange handles the events of MachineDrainPolicies: it calls Resume where the change may end a hold that its Machine has not recorded,
-// because the policy ignores the hooks now. A recorded hold ends with an event of the Machine.
+// ResumeAfterPolicyChange handles the events of MachineDrainPolicies: it calls Resume where the change may end a hold that its Machine has
+// not recorded, because the policy ignores the hooks now. A recorded hold ends with an event of the Machine.
 func (c *Clusters) ResumeAfterPolicyChange() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, policy client.Object) []reconcile.Request {
 		machines := &clusterv1.MachineList{}

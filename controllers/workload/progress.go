@@ -11,8 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// progresses are the drains whose Pods this process has evaluated since it has watched them. The status of a NodeMaintenance alone does not say that a
-// drain makes no progress: Pods may have terminated in an outage, or while no manager ran.
+// progresses are the drains whose Pods this process has evaluated since it has watched them. The status of a NodeMaintenance alone does not
+// say that a drain makes no progress: Pods may have terminated in an outage, or while no manager ran.
 type progresses struct {
 	mu        sync.Mutex
 	byRequest map[Request]observedProgress

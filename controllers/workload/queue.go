@@ -6,9 +6,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 )
 
-// queue is controller-runtime's priority queue with methods that return when the queue is shut down. In controller-runtime v0.24 they may block
-// forever then, and with them the workers of the controller: https://github.com/kubernetes-sigs/controller-runtime/issues/3538. The goroutine of a
-// method that blocks ends with the process.
+// queue is controller-runtime's priority queue with methods that return when the queue is shut down. In controller-runtime v0.24 they may
+// block forever then, and with them the workers of the controller: https://github.com/kubernetes-sigs/controller-runtime/issues/3538. The
+// goroutine of a method that blocks ends with the process.
 type queue[T comparable] struct {
 	priorityqueue.PriorityQueue[T]
 	shutdown chan struct{} // closed by ShutDown

@@ -70,8 +70,8 @@ func EnqueueAffected[T client.Object](cluster types.NamespacedName, nodes func(b
 	}
 }
 
-// EnqueueEvacuations enqueues, for a Change, the objects that a function returns for each of the selected Evacuations. Without a connection it
-// enqueues nothing: the first lists of the next connection enqueue all objects.
+// EnqueueEvacuations enqueues, for a Change, the objects that a function returns for each of the selected Evacuations. Without a connection
+// it enqueues nothing: the first lists of the next connection enqueue all objects.
 func (c *Clusters) EnqueueEvacuations(ctx context.Context, queue Queue, cluster types.NamespacedName,
 	objects func(context.Context, *v1alpha1.Evacuation) []types.NamespacedName, which ...client.ListOption,
 ) {
@@ -111,8 +111,8 @@ func Result(err error) (reconcile.Result, error) {
 // pastInterval is the interval of reconciliations that a time in the past requests.
 const pastInterval = time.Second
 
-// RequeueAt returns the result of a reconciliation that requests the next one at a time, zero: only at the next event. now is the time of its decisions. A
-// decision that returns a time in the past returns it again, so such a time must not reconcile an object continuously.
+// RequeueAt returns the result of a reconciliation that requests the next one at a time, zero: only at the next event. now is the time of
+// its decisions. A decision that returns a time in the past returns it again, so such a time must not reconcile an object continuously.
 func RequeueAt(at, now time.Time) reconcile.Result {
 	switch {
 	case at.IsZero():

@@ -71,8 +71,8 @@ func MarkChanged[M comparable](mark func(*corev1.Node) M) predicate.TypedPredica
 	}
 }
 
-// AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as long
-// as the connection, all others on demand.
+// AddWatches adds the missing watches to a connection, after the indexes that their controllers use. Those of the installed kinds run as
+// long as the connection, all others on demand.
 func (c *Clusters) AddWatches(ctx context.Context, cluster types.NamespacedName, all []Watches) error {
 	var installed, demanded []clustercache.Watcher
 	for _, watches := range all {

@@ -46,8 +46,8 @@ type Applied struct {
 	versions []string
 }
 
-// IsUnchanged reports whether all objects of the bundle are present and still have the versions in which ApplyBundle has found or written them. It is
-// much cheaper than ApplyBundle: the API server answers with metadata from its watch cache, while the CRDs alone have 70 kB.
+// IsUnchanged reports whether all objects of the bundle are present and still have the versions in which ApplyBundle has found or written
+// them. It is much cheaper than ApplyBundle: the API server answers with metadata from its watch cache, while the CRDs alone have 70 kB.
 func (a *Applied) IsUnchanged(ctx context.Context, live client.Client) (bool, error) {
 	objects, err := bundle.Bundle()
 	if err != nil || len(a.versions) != len(objects) {
@@ -82,8 +82,8 @@ const (
 
 const crdKind = "CustomResourceDefinition"
 
-// ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps an
-// object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
+// ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps
+// an object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
 // admission policies that the workload cluster does not support. After an error, the result is what was done before.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := bundle.Bundle()
@@ -127,9 +127,9 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	return a.observeCRD(ctx, live, present)
 }
 
-// unservedAfter returns what the conditions of draining Machines say after the bundle was applied, or failed to be. changed is false if they
-// still say the same. A failure matters in the first check since the workload cluster was connected: until one succeeds, its drains cannot be
-// observed. A conflict ends with the next check.
+// unservedAfter returns what the conditions of draining Machines say after the bundle was applied, or failed to be. changed is false if
+// they still say the same. A failure matters in the first check since the workload cluster was connected: until one succeeds, its drains
+// cannot be observed. A conflict ends with the next check.
 func (a *Applied) unservedAfter(failure error, isFirst bool) (unserved string, changed bool) {
 	switch {
 	case failure == nil || a.Unserved != "":
@@ -243,9 +243,9 @@ func bundleVersion(object client.Object) int {
 	return version
 }
 
-// whyUnserved returns why the API server does not serve a CRD, and "" if it does. If the CRD is being deleted, whyUnserved withdraws the requests
-// of NodeMaintenances from its Evacuations: those finalizers would block the deletion until the Pods are gone, and meanwhile no Evacuation
-// can be created. NodeMaintenances need no help, because their controller completes deleted ones.
+// whyUnserved returns why the API server does not serve a CRD, and "" if it does. If the CRD is being deleted, whyUnserved withdraws the
+// requests of NodeMaintenances from its Evacuations: those finalizers would block the deletion until the Pods are gone, and meanwhile no
+// Evacuation can be created. NodeMaintenances need no help, because their controller completes deleted ones.
 func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unstructured) (string, error) {
 	if crd.GetDeletionTimestamp() == nil {
 		if isEstablished(crd) {

@@ -18,7 +18,8 @@ import (
 )
 
 // ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
-// it otherwise. While that is not known, because a selector is invalid, it does neither. Without the feature gate there is no image, and it does nothing.
+// it otherwise. While that is not known, because a selector is invalid, it does neither. Without the feature gate there is no image, and it
+// does nothing.
 func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
 	if r.NodeAgentImage == "" || len(r.Unread.List("MachineDrainPolicy", cluster.Namespace)) > 0 { // a policy that cannot be decoded may enable it
 		return nil
@@ -54,8 +55,8 @@ func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cl
 	return nil
 }
 
-// installNodeAgent creates or updates the objects of the node agent. It returns a NoMatchError if the workload cluster does not serve admission
-// policies, and does not install the agent then: only they restrict each agent to its own Node.
+// installNodeAgent creates or updates the objects of the node agent. It returns a NoMatchError if the workload cluster does not serve
+// admission policies, and does not install the agent then: only they restrict each agent to its own Node.
 func installNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, each := range findAll(ctx, live, objects) {
 		present, _, err := each.ensure(ctx, live)
@@ -71,8 +72,8 @@ func installNodeAgent(ctx context.Context, live client.Client, objects []*unstru
 	return nil
 }
 
-// withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. Other changes by users stay until the version of
-// the bundle changes.
+// withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. Other changes by users stay until the
+// version of the bundle changes.
 func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstructured {
 	if wanted.GetKind() != "DaemonSet" {
 		return nil
@@ -116,8 +117,8 @@ func containersOf(daemonSet *unstructured.Unstructured) []map[string]any {
 	return containers
 }
 
-// removeNodeAgent removes the DaemonSet of the node agent. It keeps the namespace and the roles, which have no effect without the agents, and a
-// DaemonSet that another actor has created with the agent's name.
+// removeNodeAgent removes the DaemonSet of the node agent. It keeps the namespace and the roles, which have no effect without the agents,
+// and a DaemonSet that another actor has created with the agent's name.
 func removeNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object.GetKind() != "DaemonSet" {

@@ -1,5 +1,5 @@
-// Package workloadcluster prepares workload clusters: it installs the bundle (CRDs, admission policies and roles) and the node agent, and then
-// adds the watches of all controllers to the connection.
+// Package workloadcluster prepares workload clusters: it installs the bundle (CRDs, admission policies and roles) and the node agent, and
+// then adds the watches of all controllers to the connection.
 package workloadcluster
 
 import (
@@ -40,12 +40,13 @@ import (
 
 // Reasons of the events on Clusters.
 const (
-	// eventAdmissionPoliciesMissing on a Cluster means that the workload cluster does not support some of the admission policies, or has disabled them.
+	// eventAdmissionPoliciesMissing on a Cluster means that the workload cluster does not support some of the admission policies, or has
+	// disabled them.
 	eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
 	// eventBundleRestored on a Cluster means that the manager has restored an object of the bundle that another actor had deleted or changed.
 	eventBundleRestored = "BundleRestored"
-	// eventNodeAgentNotInstalled on a Cluster means that a MachineDrainPolicy enables the node agent, but the workload cluster does not serve the
-	// admission policies that limit each agent to its own Node.
+	// eventNodeAgentNotInstalled on a Cluster means that a MachineDrainPolicy enables the node agent, but the workload cluster does not serve
+	// the admission policies that limit each agent to its own Node.
 	eventNodeAgentNotInstalled = "NodeAgentNotInstalled"
 )
 
@@ -170,8 +171,8 @@ const (
 	idleCheckJitter   = 0.2
 )
 
-// checkBundle installs or restores the bundle unless it was checked a moment ago. It returns when to check it again, and whether the API server
-// serves the objects of all CRDs, including those of a CRD that is being deleted.
+// checkBundle installs or restores the bundle unless it was checked a moment ago. It returns when to check it again, and whether the API
+// server serves the objects of all CRDs, including those of a CRD that is being deleted.
 func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster, live client.Client) (after time.Duration, served bool, err error) {
 	key, now := client.ObjectKeyFromObject(cluster), r.Clock.Now()
 	last := r.lastCheck(key)
@@ -210,8 +211,8 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
 }
 
-// observeApplied reports what was restored, also before a failure, and which CRDs are not served. isFirst means that no check has succeeded since
-// the workload cluster was connected.
+// observeApplied reports what was restored, also before a failure, and which CRDs are not served. isFirst means that no check has succeeded
+// since the workload cluster was connected.
 func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Cluster, applied Applied, failure error, isFirst bool) error {
 	key := client.ObjectKeyFromObject(cluster)
 	r.reportRestored(ctx, cluster, applied.Restored)
@@ -226,8 +227,8 @@ func (r *Reconciler) observeApplied(ctx context.Context, cluster *clusterv1.Clus
 	return nil
 }
 
-// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload cluster once
-// more after a restart.
+// check is the result of the last check of the bundle in a workload cluster. It is kept in memory only: the manager checks each workload
+// cluster once more after a restart.
 type check struct {
 	at      time.Time
 	applied Applied
@@ -268,8 +269,8 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 		strings.Join(missing, ", "))
 }
 
-// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a NodeMaintenance, or if another
-// one is in progress there. It returns nil otherwise, and if the Cluster does not exist or is paused.
+// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a
+// NodeMaintenance, or if another one is in progress there. It returns nil otherwise, and if the Cluster does not exist or is paused.
 func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
@@ -309,8 +310,8 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 	return cluster, nil
 }
 
-// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no other
-// manager is known to complete them. They continue even if the last policy has been deleted, also after a restart.
+// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no
+// other manager is known to complete them. They continue even if the last policy has been deleted, also after a restart.
 func (r *Reconciler) hasMaintenances(ctx context.Context, cluster types.NamespacedName) (bool, error) {
 	live, err := r.Clusters.UncachedClient(ctx, cluster)
 	if err != nil {

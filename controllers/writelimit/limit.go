@@ -1,5 +1,5 @@
-// Package writelimit limits the rate of writes that are not urgent, such as progress in a status: the API server and all watchers of the object
-// must process each write. The package only delays writes. After a restart of the process, a write may be early.
+// Package writelimit limits the rate of writes that are not urgent, such as progress in a status: the API server and all watchers of the
+// object must process each write. The package only delays writes. After a restart of the process, a write may be early.
 package writelimit
 
 import (
@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Limiter records when the object of each key was last written. The zero value is ready to use. An object without a record may be written at
-// once.
+// Limiter records when the object of each key was last written. The zero value is ready to use. An object without a record may be written
+// at once.
 type Limiter[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]time.Time
 }
 
-// NextWrite returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object has no
-// record.
+// NextWrite returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object
+// has no record.
 func (w *Limiter[K]) NextWrite(key K, now time.Time, interval time.Duration) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,8 +34,8 @@ const (
 	activeWindow = 2 * time.Minute
 )
 
-// FairInterval returns the minimum interval between two writes of the same object, at which all recently written objects of an API server together
-// do not exceed its rate of writes. of selects the keys of that API server; nil selects all.
+// FairInterval returns the minimum interval between two writes of the same object, at which all recently written objects of an API server
+// together do not exceed its rate of writes. of selects the keys of that API server; nil selects all.
 func (w *Limiter[K]) FairInterval(now time.Time, of func(K) bool) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package assignment finds the Pods whose active evacuator is a built-in one, for evacuators that decide about all Pods of a workload together.
+// Package assignment finds the Pods whose active evacuator is a built-in one, for evacuators that decide about all Pods of a workload
+// together.
 package assignment
 
 import (
@@ -60,12 +61,13 @@ type Suspension interface {
 	Err() error
 }
 
-// HeldInterval is the requeue interval while Pods are suspended: no event follows when a NodeMaintenance is continued after clusterctl move.
+// HeldInterval is the requeue interval while Pods are suspended: no event follows when a NodeMaintenance is continued after clusterctl
+// move.
 const HeldInterval = surge.HeldInterval
 
 // Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
-// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has ended
-// are not observed any more, however long finalizers of other actors keep it, and neither are Pods whose Node does not exist.
+// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has
+// ended are not observed any more, however long finalizers of other actors keep it, and neither are Pods whose Node does not exist.
 func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -110,7 +112,8 @@ func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev
 	return found, true, nil
 }
 
-// isAwaited reports whether the Pod of an Evacuation may be observed in a moment. The controller of Evacuations watches existing Nodes only.
+// isAwaited reports whether the Pod of an Evacuation may be observed in a moment. The controller of Evacuations watches existing Nodes
+// only.
 func (f *Finder) isAwaited(ctx context.Context, e *v1alpha1.Evacuation) (bool, error) {
 	name, recorded := e.Annotations[v1alpha1.EvacuationNodeAnnotation]
 	if !recorded || name == "" {

@@ -136,8 +136,8 @@ func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, 
 	return in
 }
 
-// delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the reason
-// is known before the Pod terminates.
+// delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the
+// reason is known before the Pod terminates.
 func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
 	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
 	e, err := patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })

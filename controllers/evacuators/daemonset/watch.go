@@ -24,8 +24,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return err
 }
 
-// Watches returns the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. The initial list of Nodes enqueues those with
-// the taint, so that orphaned taints are removed.
+// Watches returns the watches of a workload cluster's Nodes, NodeMaintenances and Evacuations. The initial list of Nodes enqueues those
+// with the taint, so that orphaned taints are removed.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch(

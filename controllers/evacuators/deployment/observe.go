@@ -140,7 +140,8 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 const (
 	// maxUnscheduled is how many Pods without a Node are read. One that is unschedulable is enough.
 	maxUnscheduled = 10
-	// readingTTL is how long a reading is kept after the last attempt to read. It must exceed ReadInterval: the reading counts while attempts fail.
+	// readingTTL is how long a reading is kept after the last attempt to read. It must exceed ReadInterval: the reading counts while attempts
+	// fail.
 	readingTTL = 2 * time.Minute
 )
 
@@ -150,8 +151,8 @@ type reading struct {
 	triedAt time.Time // also if it failed
 }
 
-// unscheduled returns what is known of the Pods of the Deployment that have no Node. They are not watched. It reads them once in ReadInterval, however
-// many events the Deployment has. If that fails, the last reading counts, whose time says how old it is.
+// unscheduled returns what is known of the Pods of the Deployment that have no Node. They are not watched. It reads them once in
+// ReadInterval, however many events the Deployment has. If that fails, the last reading counts, whose time says how old it is.
 func (s *scope) unscheduled(ctx context.Context) surge.Unscheduled {
 	last, found := s.readings.Get(s.cluster, s.observed.Deployment.UID)
 	if found && s.observed.Now.Before(last.triedAt.Add(surge.ReadInterval)) {
