@@ -78,8 +78,8 @@ func (a *arena) keysOf(machines []string) (keys []objectKey) {
 	return keys
 }
 
-// deleteAndAwait deletes Machines concurrently, and waits for some of them, each until an event of an object of its name satisfies a condition. It
-// returns the times of these events.
+// deleteAndAwait deletes Machines concurrently, and waits for some of them, each until an event of an object of its name satisfies a
+// condition. It returns the times of these events.
 func deleteAndAwait(ctx context.Context, c client.WithWatch, machines []objectKey, some sets.Set[string], kind client.ObjectList, until func(watch.Event) bool,
 ) (taken span, released map[string]time.Time, err error) {
 	watcher, err := lastingWatch(ctx, c, kind)

@@ -208,7 +208,8 @@ func measurePlain(ctx context.Context, c *crowd, f *figures) error {
 	return nil
 }
 
-// maintenanceWrites returns what was written for maintenances by all users, such as the garbage collector, and what our manager has written otherwise.
+// maintenanceWrites returns what was written for maintenances by all users, such as the garbage collector, and what our manager has written
+// otherwise.
 func maintenanceWrites(events controlplane.Events) controlplane.Events {
 	return events.Writes().Where(func(e controlplane.Event) bool {
 		ours := strings.HasPrefix(e.UserAgent, fleet.ManagerAgent) && e.Resource != "events"

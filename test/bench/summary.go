@@ -56,8 +56,8 @@ func (s *summary) flat() map[string]any { return map[string]any{"about": allScen
 
 func (s *summary) failures() []string { return nil }
 
-// summarized lists the figures of the table: those of comparisons are measured for each candidate, the others for our manager and, where there is a
-// second key, for Cluster API's core manager.
+// summarized lists the figures of the table: those of comparisons are measured for each candidate, the others for our manager and, where
+// there is a second key, for Cluster API's core manager.
 var summarized = []struct {
 	figure, key, capi string
 }{

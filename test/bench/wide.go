@@ -21,8 +21,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// wideLoad combines what is large: the Nodes of one NodeMaintenance, the Machines that are deleted meanwhile, the Namespaces, and the Evacuations that
-// wait for budgets. Costs that are a product of two of them show here, and in no other scenario.
+// wideLoad combines what is large: the Nodes of one NodeMaintenance, the Machines that are deleted meanwhile, the Namespaces, and the
+// Evacuations that wait for budgets. Costs that are a product of two of them show here, and in no other scenario.
 var wideLoad = load{nodes: 500, podsPerNode: 12, drained: 500, apps: 12, landings: 10, readyDelay: time.Second, deletionDelay: time.Second}
 
 const (

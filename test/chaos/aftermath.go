@@ -73,8 +73,8 @@ func (r *run) unexplained(waiting map[string]*clusterv1.Machine, blockers []stri
 	return nil
 }
 
-// expectBundle waits until the manager has restored what it installs in the workload cluster. Only while a Machine is being deleted this must
-// take less than ten minutes.
+// expectBundle waits until the manager has restored what it installs in the workload cluster. Only while a Machine is being deleted this
+// must take less than ten minutes.
 func (r *run) expectBundle(ctx context.Context) []string {
 	objects, err := bundle.Bundle()
 	if err != nil {
@@ -210,8 +210,8 @@ func (r *run) expectClusterGone(ctx context.Context) []string {
 	return nil
 }
 
-// wakeKubelets makes kwok act on the Pods that it has to start or delete. Unlike a kubelet, it does not repeat a request whose connection was
-// closed by a fault.
+// wakeKubelets makes kwok act on the Pods that it has to start or delete. Unlike a kubelet, it does not repeat a request whose connection
+// was closed by a fault.
 func (r *run) wakeKubelets(ctx context.Context) error {
 	return eventually(ctx, healing, "Pods that start or terminate are annotated", func(ctx context.Context) error {
 		pods := &corev1.PodList{}
@@ -232,8 +232,9 @@ func (r *run) wakeKubelets(ctx context.Context) error {
 	})
 }
 
-// wakeCore changes the Machines without our hook that Cluster API still reports as paused, at most once a second. Its Machine controller does not
-// watch for the end of a pause: without a change it reconciles such a Machine after up to ten minutes, and our manager does not write to it.
+// wakeCore changes the Machines without our hook that Cluster API still reports as paused, at most once a second. Its Machine controller
+// does not watch for the end of a pause: without a change it reconciles such a Machine after up to ten minutes, and our manager does not
+// write to it.
 func (r *run) wakeCore(ctx context.Context, machines map[string]*clusterv1.Machine) error {
 	change := fmt.Sprintf(`{"metadata":{"annotations":{"test.capnm.dev/reconcile":%q}}}`, time.Now().Format(time.RFC3339))
 	for _, machine := range machines {
@@ -247,8 +248,8 @@ func (r *run) wakeCore(ctx context.Context, machines map[string]*clusterv1.Machi
 	return nil
 }
 
-// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left. It deletes the Nodes of deleted Machines,
-// as a user has to: Cluster API deletes the Machine without its Node if the workload cluster does not answer for ten seconds.
+// nothingLeft ends the maintenance of the user, and returns an error while something of ours is left. It deletes the Nodes of deleted
+// Machines, as a user has to: Cluster API deletes the Machine without its Node if the workload cluster does not answer for ten seconds.
 func (r *run) nothingLeft(ctx context.Context) error {
 	if err := r.workload.Client.Delete(ctx, r.userMaintenance()); client.IgnoreNotFound(err) != nil {
 		return errors.Wrap(err, "deleting the maintenance of the user")
@@ -323,8 +324,8 @@ func (r *run) clear(ctx context.Context) error {
 	})
 }
 
-// finalize removes the finalizers of a Machine that our manager has released and whose MachineSet no longer exists: Cluster API v1.14.2 cannot
-// delete it ("failed to retrieve owner MachineSet").
+// finalize removes the finalizers of a Machine that our manager has released and whose MachineSet no longer exists: Cluster API v1.14.2
+// cannot delete it ("failed to retrieve owner MachineSet").
 func (r *run) finalize(ctx context.Context, machine *clusterv1.Machine) error {
 	owner := metav1.GetControllerOf(machine)
 	if machine.DeletionTimestamp == nil || machinedrain.HasHook(machine) || owner == nil {

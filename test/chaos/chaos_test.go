@@ -48,7 +48,8 @@ func TestChaos(t *testing.T) {
 	all.Wait()
 }
 
-// playSeeds runs one schedule after the other in a fleet. A run that fails leaves the fleet in an unknown state, so the next one gets a new fleet.
+// playSeeds runs one schedule after the other in a fleet. A run that fails leaves the fleet in an unknown state, so the next one gets a new
+// fleet.
 func playSeeds(t *testing.T, seeds <-chan uint64) {
 	t.Helper()
 	var w *world

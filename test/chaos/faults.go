@@ -251,7 +251,8 @@ func cutResponses(_ context.Context, r *run, _ uint64) (heal, error) {
 	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
 }
 
-// refuseRequests installs an admission webhook that does not answer, so that the API server of the workload cluster refuses all requests of a kind.
+// refuseRequests installs an admission webhook that does not answer, so that the API server of the workload cluster refuses all requests of
+// a kind.
 func refuseRequests(ctx context.Context, r *run, pick uint64) (heal, error) {
 	refused := []admissionregistrationv1.Rule{
 		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodemaintenances"}},

@@ -28,7 +28,8 @@ import (
 // decision and its request sends the request after it continues.
 const lag = 30 * time.Second
 
-// handover is the time after its start in which a manager may repeat a request that its predecessor sent and that was still being processed.
+// handover is the time after its start in which a manager may repeat a request that its predecessor sent and that was still being
+// processed.
 const handover = 10 * time.Second
 
 // invariant is what must be true for every history. Check returns a line for each violation.
@@ -144,9 +145,9 @@ func protectedStay(h *History) []string {
 	return found
 }
 
-// budgetsRespected replays the status of the budgets: for each removed Pod that was ready, the only PodDisruptionBudget that selects it must
-// have counted it in disruptedPods, at the cost of a disruption that it allowed. The eviction of a Pod that terminates needs no disruption: a
-// deletion before the drain timeout may have been sent at the same time.
+// budgetsRespected replays the status of the budgets: for each removed Pod that was ready, the only PodDisruptionBudget that selects it
+// must have counted it in disruptedPods, at the cost of a disruption that it allowed. The eviction of a Pod that terminates needs no
+// disruption: a deletion before the drain timeout may have been sent at the same time.
 func budgetsRespected(h *History) []string {
 	budgets := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys)
 	l, all := h.limits(), h.carriedOut()
@@ -177,8 +178,8 @@ func budgetsRespected(h *History) []string {
 	return found
 }
 
-// grantedBy returns the revision by which the budget must have granted the disruption: before the Pod terminates, or before the response to an
-// eviction. A Pod that is deleted before the drain timeout of its Machine may terminate before its eviction is granted.
+// grantedBy returns the revision by which the budget must have granted the disruption: before the Pod terminates, or before the response to
+// an eviction. A Pod that is deleted before the drain timeout of its Machine may terminate before its eviction is granted.
 func (h *History) grantedBy(r removal) int64 {
 	if r.isEviction() {
 		return max(r.at, h.Workload.Clock.After(r.Answered))
@@ -285,8 +286,9 @@ func (h *History) isSelected(budgets map[string]timeline[*policyv1.PodDisruption
 	})
 }
 
-// orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has a
-// drain timeout are not considered: its final eviction attempt disregards the order. Pods that terminate on an unreachable Node do not count.
+// orderRespected considers Pods that were on a Node when its drain began, and whose verdicts did not change since. Nodes whose Machine has
+// a drain timeout are not considered: its final eviction attempt disregards the order. Pods that terminate on an unreachable Node do not
+// count.
 func orderRespected(h *History) []string {
 	v := h.verdicts()
 	lives := h.Workload.lives()
@@ -454,8 +456,8 @@ func isUnreachable(node *corev1.Node) bool {
 // obsolete is how long Cluster API may act on a Machine that no longer exists.
 const obsolete = 5 * time.Second
 
-// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed. It evicts by name, without the UID, and
-// so may evict a Pod that has replaced one of such a Node.
+// coreDoesNotEvict allows Cluster API to drain only the Nodes of Machines whose hook another actor removed. It evicts by name, without the
+// UID, and so may evict a Pod that has replaced one of such a Node.
 func coreDoesNotEvict(h *History) []string {
 	lives := h.Workload.lives()
 	machines := timelines[*clusterv1.Machine](&h.Management, machineKeys)
@@ -482,8 +484,8 @@ func coreDoesNotEvict(h *History) []string {
 	return found
 }
 
-// isMovedAway reports whether clusterctl is deleting a Machine that it has moved to another management cluster. It has replaced all annotations of the
-// Machine, our hook included.
+// isMovedAway reports whether clusterctl is deleting a Machine that it has moved to another management cluster. It has replaced all
+// annotations of the Machine, our hook included.
 func isMovedAway(machine stored[*clusterv1.Machine]) bool {
 	return machine.exists && metav1.HasAnnotation(machine.object.ObjectMeta, "clusterctl.cluster.x-k8s.io/delete-for-move")
 }

@@ -84,8 +84,8 @@ func (h *History) nodeAt(r release) (*corev1.Node, bool) {
 	return timelines[*corev1.Node](&h.Workload, nodeKeys)[r.machine].at(h.Workload.Clock.Before(r.requested))
 }
 
-// wasDeleted returns whether the Node of a Machine was deleted before the release was requested. The audit log knows that at once, the revisions after
-// a moment.
+// wasDeleted returns whether the Node of a Machine was deleted before the release was requested. The audit log knows that at once, the
+// revisions after a moment.
 func (h *History) wasDeleted(r release) bool {
 	return slices.ContainsFunc(h.Workload.Audit.Verb("delete").Resource("nodes").Named("", r.machine).Succeeded(), func(e controlplane.Event) bool {
 		return e.Requested.Before(r.requested)
@@ -115,8 +115,8 @@ type limits struct {
 	deleted map[string]time.Time
 	// began is when the drain of a Machine may have begun at the earliest: see turns. It has no entry if it may not have begun.
 	began map[string]time.Time
-	// started is when the drain of a Machine began according to the first version of its NodeMaintenance in stage Drain or the manager's record. The
-	// drains of other Machines begin later because of it, so a wrong record excuses no release.
+	// started is when the drain of a Machine began according to the first version of its NodeMaintenance in stage Drain or the manager's
+	// record. The drains of other Machines begin later because of it, so a wrong record excuses no release.
 	started map[string]time.Time
 	// recorded has the Machines of which only the manager's record says that the drain has begun.
 	recorded map[string]bool
@@ -337,8 +337,8 @@ func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not stri
 	return began.Add(timeout), ""
 }
 
-// tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be observed
-// to begin, "" if no other Machine did. One that was released before the turn, which is recorded in whole seconds, does not count.
+// tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be
+// observed to begin, "" if no other Machine did. One that was released before the turn, which is recorded in whole seconds, does not count.
 func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	if l.MaxParallelDrains == 0 || !l.recorded[name] {
 		return ""

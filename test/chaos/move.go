@@ -24,8 +24,8 @@ func (r *run) prepareMove(ctx context.Context) (err error) {
 	return r.next.addManagers(ctx, len(r.managers))
 }
 
-// move moves the Cluster to the next management cluster, where a user deletes the Machines again. The managers of the former management cluster
-// continue to run.
+// move moves the Cluster to the next management cluster, where a user deletes the Machines again. The managers of the former management
+// cluster continue to run.
 func (r *run) move(ctx context.Context, record *Recording) error {
 	if err := record.addManagement(ctx, r.next.fleet); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 	return nil
 }
 
-// noneUnmovable returns an error while a Machine that is being deleted has no infrastructure machine any more. clusterctl fails if it is deleted during the
-// move, and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
+// noneUnmovable returns an error while a Machine that is being deleted has no infrastructure machine any more. clusterctl fails if it is
+// deleted during the move, and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
 func (r *run) noneUnmovable(ctx context.Context) error {
 	machines := &clusterv1.MachineList{}
 	if err := r.fleet.Client.List(ctx, machines, client.InNamespace(metav1.NamespaceDefault)); err != nil {

@@ -277,8 +277,8 @@ func (r *run) loadRuns(ctx context.Context) error {
 	return budgetsCounted(budgets.Items)
 }
 
-// budgetsCounted returns nil when the disruption controller has counted the Pods of the budgets. It counts a Pod that becomes ready for only one of
-// two budgets that select it.
+// budgetsCounted returns nil when the disruption controller has counted the Pods of the budgets. It counts a Pod that becomes ready for
+// only one of two budgets that select it.
 func budgetsCounted(budgets []policyv1.PodDisruptionBudget) error {
 	for i := range budgets {
 		b := &budgets[i]
@@ -403,8 +403,8 @@ func (r *run) fail(ctx context.Context, f fault, step Step) error {
 	return err
 }
 
-// blockers returns the names of the workloads that may block drains, as the messages of conditions have them. Pods and budgets of a workload
-// have names that begin with its name.
+// blockers returns the names of the workloads that may block drains, as the messages of conditions have them. Pods and budgets of a
+// workload have names that begin with its name.
 func (r *run) blockers() []string {
 	var names []string
 	if r.ended { // nothing blocks Machines whose Cluster is being deleted

@@ -22,17 +22,17 @@ type Schedule struct {
 	Drains []Drain
 	// Turns says that the Machines wait for turns for longer than their short drain timeouts: each drain is blocked until it times out.
 	Turns bool
-	// Rollout says that the Machines belong to a MachineDeployment, which replaces all of them from the first deletion on. Their names are known
-	// only then. All have the drain timeout of the first one.
+	// Rollout says that the Machines belong to a MachineDeployment, which replaces all of them from the first deletion on. Their names are
+	// known only then. All have the drain timeout of the first one.
 	Rollout bool
 	// UserDrain is when a user drains the first Node that stays, with a NodeMaintenance.
 	UserDrain time.Duration
 	// CordonedBefore says that the user had cordoned this Node before.
 	CordonedBefore bool
 	Faults         []Step
-	// Move says that clusterctl moves the Cluster to another management cluster after the faults, during the drains. A move preserves neither the
-	// deletion of a Machine, so a user repeats it there, nor its nodeRef. Cluster API v1.14.2 ignores the hook of a deleted Machine whose Node it does
-	// not know. The user waits for the nodeRef, but a rollout would not.
+	// Move says that clusterctl moves the Cluster to another management cluster after the faults, during the drains. A move preserves neither
+	// the deletion of a Machine, so a user repeats it there, nor its nodeRef. Cluster API v1.14.2 ignores the hook of a deleted Machine whose
+	// Node it does not know. The user waits for the nodeRef, but a rollout would not.
 	Move bool
 }
 
@@ -40,8 +40,8 @@ type Schedule struct {
 type Drain struct {
 	At      time.Duration
 	Machine string
-	// Timeout is nodeDrainTimeoutSeconds and nodeVolumeDetachTimeoutSeconds, or 0. Cluster API waits for the volumes of a Node whose drain has timed
-	// out.
+	// Timeout is nodeDrainTimeoutSeconds and nodeVolumeDetachTimeoutSeconds, or 0. Cluster API waits for the volumes of a Node whose drain has
+	// timed out.
 	Timeout int32
 }
 

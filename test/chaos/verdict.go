@@ -23,8 +23,8 @@ type verdict struct {
 
 func (v verdict) protects() bool { return v.behavior != v1alpha1.DrainBehaviorDrain }
 
-// verdictOf decides about a Pod by the MachineDrainRules, which are sorted by name. Without any, it is the verdict of a NodeMaintenance of a
-// user.
+// verdictOf decides about a Pod by the MachineDrainRules, which are sorted by name. Without any, it is the verdict of a NodeMaintenance of
+// a user.
 func verdictOf(pod *corev1.Pod, rules []*clusterv1.MachineDrainRule, daemonSetPods bool) verdict {
 	if isOfDaemonSet(pod) && !daemonSetPods {
 		return verdict{behavior: v1alpha1.DrainBehaviorSkip}
@@ -74,8 +74,8 @@ func (h *History) verdicts() *verdicts {
 }
 
 // between returns all verdicts that may have been observed about a Pod in a period. The manager may have observed any combination of what
-// both clusters stored in it. For a Pod that only NodeMaintenances of users concern, MachineDrainRules do not count, and Pods of DaemonSets are
-// drained.
+// both clusters stored in it. For a Pod that only NodeMaintenances of users concern, MachineDrainRules do not count, and Pods of DaemonSets
+// are drained.
 func (v *verdicts) between(pod *podLife, from, until time.Time) []verdict {
 	node, _ := pod.boundSince()
 	first, last := v.Workload.Clock.Before(from), v.Workload.Clock.After(until)

@@ -302,7 +302,8 @@ func (m *management) startManagers(ctx context.Context) error {
 	return nil
 }
 
-// failures returns panics in the log of the manager, and whether it has exited without a fault. One that loses the leader election must exit.
+// failures returns panics in the log of the manager, and whether it has exited without a fault. One that loses the leader election must
+// exit.
 func (m *managerProcess) failures() []string {
 	m.lock.Lock()
 	defer m.lock.Unlock()

@@ -14,8 +14,8 @@ import (
 // operatorUser is the user of the operator's manager in the management cluster, and the name of its program.
 const operatorUser = "capi-operator"
 
-// InstallOperator installs the CRDs and webhooks of the Cluster API operator in a management cluster and starts its manager. It returns when
-// the manager is ready, webhooks included. The manager stops with the control plane.
+// InstallOperator installs the CRDs and webhooks of the Cluster API operator in a management cluster and starts its manager. It returns
+// when the manager is ready, webhooks included. The manager stops with the control plane.
 func InstallOperator(ctx context.Context, management *controlplane.ControlPlane) error {
 	return errors.Wrapf(installOperator(ctx, management), "installing the Cluster API operator in %s", management.Name())
 }

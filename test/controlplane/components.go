@@ -68,9 +68,9 @@ func (c *ControlPlane) StartComponent(ctx context.Context, component Component, 
 	return c.waitReady(ctx, component)
 }
 
-// StartExited starts the components that have exited, as a kubelet would, and returns their names. It does not start those that StopComponent or
-// KillComponent has ended. A scheduler exits, for example, when the API server was killed while it bound a Pod: in its cache, the Pod may then be
-// on another Node.
+// StartExited starts the components that have exited, as a kubelet would, and returns their names. It does not start those that
+// StopComponent or KillComponent has ended. A scheduler exits, for example, when the API server was killed while it bound a Pod: in its
+// cache, the Pod may then be on another Node.
 func (c *ControlPlane) StartExited(ctx context.Context) (started []Component, err error) {
 	for _, component := range c.options.components() {
 		if !c.hasExited(component) {

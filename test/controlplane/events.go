@@ -84,8 +84,8 @@ func (e Event) UIDPrecondition() types.UID {
 	return body.Preconditions.UID
 }
 
-// cutOffMessages are those of golang.org/x/net/http2 for a request whose body ends early. Its version decides which: errClientDisconnected or
-// errClosedBody.
+// cutOffMessages are those of golang.org/x/net/http2 for a request whose body ends early. Its version decides which: errClientDisconnected
+// or errClosedBody.
 var cutOffMessages = []string{"client disconnected", "body closed by handler"}
 
 // IsCutOff returns whether the client disconnected before the API server had read the request, so that the request had no effect. That

@@ -29,7 +29,8 @@ func (c *ControlPlane) RestoreNetwork() { c.link.Restore() }
 // SlowNetwork delays all data between the API server and the clients of ProxiedHost, in each direction. Zero reverts it.
 func (c *ControlPlane) SlowNetwork(delay time.Duration) { c.link.Slow(delay) }
 
-// ResetNetwork closes all connections between the API server and the clients of ProxiedHost, and so their watches. Clients may connect again at once.
+// ResetNetwork closes all connections between the API server and the clients of ProxiedHost, and so their watches. Clients may connect
+// again at once.
 func (c *ControlPlane) ResetNetwork() { c.link.Reset() }
 
 // LinkEtcd puts a network link between the API server and etcd, which the API server uses from its next start on.

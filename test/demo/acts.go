@@ -43,8 +43,8 @@ func (p *play) act(ctx context.Context, name string, do func(context.Context) er
 	return errors.Wrap(err, name)
 }
 
-// raise starts all control planes and managers, and builds the manager and the kubectl plugin meanwhile. Errors of these builds are returned where
-// the programs are used.
+// raise starts all control planes and managers, and builds the manager and the kubectl plugin meanwhile. Errors of these builds are
+// returned where the programs are used.
 func (p *play) raise(ctx context.Context) (err error) {
 	start := time.Now()
 	p.say("  building the manager and the kubectl plugin, while the control planes start …")
@@ -222,7 +222,8 @@ func (p *play) changeTemplate(ctx context.Context) error {
 	return errors.Wrap(p.fleet.Client.Patch(ctx, deployment, client.MergeFrom(before)), "changing the MachineDeployment")
 }
 
-// showRollout shows the live view in a terminal, until end is called. Elsewhere it writes a line for each Machine that is created or deleted.
+// showRollout shows the live view in a terminal, until end is called. Elsewhere it writes a line for each Machine that is created or
+// deleted.
 func (p *play) showRollout(ctx context.Context) (show func(time.Duration, rolloutFrame), end func(), err error) {
 	if p.live {
 		end, err = p.watch(ctx, "machinedeployment", pool)

@@ -12,8 +12,8 @@
 //
 // The kubectl plugin records both acts, and writes a report to out/demo/report.html.
 //
-// At the end the demo checks the invariants of the chaos tests (see test/chaos), against the audit logs of both API servers and all versions of
-// all objects. It exits with status 1 if a check fails.
+// At the end the demo checks the invariants of the chaos tests (see test/chaos), against the audit logs of both API servers and all
+// versions of all objects. It exits with status 1 if a check fails.
 //
 //	KEEP=1 make demo      keeps the clusters running afterwards, until Ctrl-C, and prints commands to inspect them
 //	NO_COLOR=1, TERM=dumb as usual; without a terminal, the plugin writes a line for each change

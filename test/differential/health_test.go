@@ -139,7 +139,8 @@ func invalid() *v1alpha1.LabelSelector {
 	return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"a key": "b"}}
 }
 
-// maintenanceIn returns a NodeMaintenance whose conditions Cordoned and Drained have these reasons, with the conditions that the manager derives.
+// maintenanceIn returns a NodeMaintenance whose conditions Cordoned and Drained have these reasons, with the conditions that the manager
+// derives.
 func maintenanceIn(stage v1alpha1.NodeMaintenanceStage, cordoned, drained string) *v1alpha1.NodeMaintenance {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "kernel", Generation: 3}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
 	m.Status.ObservedGeneration = m.Generation

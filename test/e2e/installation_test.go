@@ -31,7 +31,8 @@ var _ = Describe("The installation", Label("short"), func() {
 	})
 })
 
-// What Cluster API's Tilt setup would do with the file, without Tilt: it builds the manager, watches directories and applies a kustomization.
+// What Cluster API's Tilt setup would do with the file, without Tilt: it builds the manager, watches directories and applies a
+// kustomization.
 var _ = Describe("tilt-provider.yaml", func() {
 	It("names the manager, all directories of its packages, and a kustomization that can be applied", func(ctx context.Context) {
 		var provider struct {

@@ -182,8 +182,8 @@ func evictionsOf(evictions controlplane.Events, prefix string) controlplane.Even
 	return evictions.Where(func(e controlplane.Event) bool { return strings.HasPrefix(e.Name, prefix) })
 }
 
-// ended returns when the kubelet reported that a Pod had terminated, from which time on the next Pods may be evicted. Of a static Pod, it only
-// removes the mirror Pod.
+// ended returns when the kubelet reported that a Pod had terminated, from which time on the next Pods may be evicted. Of a static Pod, it
+// only removes the mirror Pod.
 func ended(events controlplane.Events, pod corev1.Pod) time.Time {
 	GinkgoHelper()
 	ofPod := events.By("system:node:"+pod.Spec.NodeName).Named(pod.Namespace, pod.Name).Succeeded()
@@ -247,8 +247,8 @@ func (w *workloadCluster) waitReady(ctx context.Context) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// applyToOneWorker applies manifests and waits until their Pods run, all of them on the Node of the same worker. It returns the Machine of this
-// worker, and the Pods.
+// applyToOneWorker applies manifests and waits until their Pods run, all of them on the Node of the same worker. It returns the Machine of
+// this worker, and the Pods.
 func (w *workloadCluster) applyToOneWorker(ctx context.Context, manifests string) (*clusterv1.Machine, []corev1.Pod) {
 	GinkgoHelper()
 	workers := w.workers(ctx, Default)

@@ -94,8 +94,8 @@ func (r *repository) add(ctx context.Context, file, module, program, metadata st
 	r.write(filepath.Join(filepath.Dir(file), "metadata.yaml"), metadata)
 }
 
-// withoutCertManager sets the image of the manager, and replaces what cert-manager would do, whose programs cannot be built from Go modules:
-// the certificate of the webhook server, and its CA in CRDs and webhook configurations.
+// withoutCertManager sets the image of the manager, and replaces what cert-manager would do, whose programs cannot be built from Go
+// modules: the certificate of the webhook server, and its CA in CRDs and webhook configurations.
 func withoutCertManager(components, image string) string {
 	GinkgoHelper()
 	var all, kept []*unstructured.Unstructured

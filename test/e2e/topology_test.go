@@ -15,7 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// The specs share a Cluster of a ClusterClass with one control plane Machine, and a MachineDeployment and a MachinePool of two Machines each.
+// The specs share a Cluster of a ClusterClass with one control plane Machine, and a MachineDeployment and a MachinePool of two Machines
+// each.
 var _ = Describe("A Cluster of a ClusterClass", Ordered, func() {
 	var w *workloadCluster
 
@@ -56,7 +57,8 @@ var _ = Describe("A Cluster of a ClusterClass", Ordered, func() {
 			Expect(pods[machine.Name]).NotTo(BeEmpty())
 		}
 		client, begin := w.pollSingle(ctx), len(w.events())
-		// Without the annotation, Cluster API's docker provider could delete both Machines: it chooses at random, again while the first one is drained.
+		// Without the annotation, Cluster API's docker provider could delete both Machines: it chooses at random, again while the first one is
+		// drained.
 		removed := &before[0]
 		patch(ctx, removed, func() { metav1.SetMetaDataAnnotation(&removed.ObjectMeta, clusterv1.DeleteMachineAnnotation, "true") })
 		cluster := w.cluster(ctx, Default)

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// copiedAnnotation on a Pod is the number of parts that were copied. An evacuator stores its progress in the API, so that it can continue after
-// a crash.
+// copiedAnnotation on a Pod is the number of parts that were copied. An evacuator stores its progress in the API, so that it can continue
+// after a crash.
 const copiedAnnotation = "migrator.example.com/copied"
 
 // migrator copies the data of a Pod part by part and then deletes the Pod.

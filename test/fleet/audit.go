@@ -13,8 +13,8 @@ func ReleasesHook(event controlplane.Event) bool {
 	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
 }
 
-// Unschedulable returns the value that a write of a Node sets spec.unschedulable to. says is false if it sets none. An update without the field
-// makes the Node schedulable.
+// Unschedulable returns the value that a write of a Node sets spec.unschedulable to. says is false if it sets none. An update without the
+// field makes the Node schedulable.
 func Unschedulable(event controlplane.Event) (unschedulable, says bool) {
 	var operations []struct {
 		Op, Path string

@@ -15,8 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// AnotherManagement starts another management cluster, to which the Clusters of this fleet can be moved. The returned fleet has the same workload
-// clusters. StopManagement stops the one that is no longer needed, and Stop of the other one stops the workload clusters.
+// AnotherManagement starts another management cluster, to which the Clusters of this fleet can be moved. The returned fleet has the same
+// workload clusters. StopManagement stops the one that is no longer needed, and Stop of the other one stops the workload clusters.
 func (f *Fleet) AnotherManagement(ctx context.Context, name string) (_ *Fleet, err error) {
 	another := &Fleet{Workloads: f.Workloads, options: f.options, links: f.links}
 	defer func() {
@@ -70,7 +70,8 @@ func (f *Fleet) prepareMove(ctx context.Context) error {
 	return nil
 }
 
-// MoveTo moves the Clusters of a namespace to another management cluster with clusterctl. An error may leave them in both; a repetition continues.
+// MoveTo moves the Clusters of a namespace to another management cluster with clusterctl. An error may leave them in both; a repetition
+// continues.
 func (f *Fleet) MoveTo(ctx context.Context, another *Fleet, namespace string) error {
 	path, err := controlplane.Tool("clusterctl")
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 // clockOffsetVariable is the environment variable that a manager with a wrong clock reads.
 const clockOffsetVariable = "CAPNM_TEST_CLOCK_OFFSET"
 
-// BuildManagerWithWrongClock builds the manager that RunManagerWithClock starts. It takes minutes, since the package time is part of everything;
-// the Go build cache keeps the result.
+// BuildManagerWithWrongClock builds the manager that RunManagerWithClock starts. It takes minutes, since the package time is part of
+// everything; the Go build cache keeps the result.
 func BuildManagerWithWrongClock() error {
 	_, err := wrongClockManagerBinary()
 	return err
 }
 
-// RunManagerWithClock is like RunManager, but the clock of the process is ahead by an offset, or behind if it is negative. Timers and monotonic
-// times are right.
+// RunManagerWithClock is like RunManager, but the clock of the process is ahead by an offset, or behind if it is negative. Timers and
+// monotonic times are right.
 func (f *Fleet) RunManagerWithClock(ctx context.Context, offset time.Duration, name, user string, args ...string) (*Manager, error) {
 	path, err := wrongClockManagerBinary()
 	if err != nil {
@@ -42,7 +42,8 @@ var wrongClockManagerBinary = sync.OnceValues(func() (path string, err error) {
 	return buildManager("-overlay=" + overlay)
 })
 
-// wrongClockOverlay writes an overlay for the Go build that replaces time.Now. Its path and contents are always the same, for the build cache.
+// wrongClockOverlay writes an overlay for the Go build that replaces time.Now. Its path and contents are always the same, for the build
+// cache.
 func wrongClockOverlay() (string, error) {
 	const original = "sec, nsec, mono := runtimeNow()\n\tif mono"
 	const replacement = "sec, nsec, mono := runtimeNow()\n\tsec += int64(clockOffset / Second)\n\tif mono"

@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// audited returns the requests to the workload cluster since the scene began. Interrupted requests, such as those of a manager that was killed
-// while it sent them, had no effect and are excluded.
+// audited returns the requests to the workload cluster since the scene began. Interrupted requests, such as those of a manager that was
+// killed while it sent them, had no effect and are excluded.
 func (s *scene) audited() controlplane.Events {
 	s.Helper()
 	events, err := s.workload.Audit().Since(s.begin)
@@ -39,8 +39,8 @@ func (s *scene) evictions() controlplane.Events {
 	return s.audited().WithUserAgent(fleet.ManagerAgent).Verb("create").Resource("pods", "eviction")
 }
 
-// expectInvariants checks the invariants now, and that none of the staying Pods was evicted. The invariants are also checked at the end of the
-// test.
+// expectInvariants checks the invariants now, and that none of the staying Pods was evicted. The invariants are also checked at the end of
+// the test.
 func (s *scene) expectInvariants(staying ...corev1.Pod) {
 	s.Helper()
 	s.checkInvariants()
@@ -86,8 +86,8 @@ func setsSchedulable(event controlplane.Event) bool {
 	return says && !unschedulable && event.Verb == "patch"
 }
 
-// expectGoneBefore checks that the last of the first Pods had terminated before the first of the later Pods was evicted. A Pod has terminated
-// when the kubelet deletes it.
+// expectGoneBefore checks that the last of the first Pods had terminated before the first of the later Pods was evicted. A Pod has
+// terminated when the kubelet deletes it.
 func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	s.Helper()
 	events := s.audited()
@@ -106,16 +106,16 @@ func (s *scene) expectGoneBefore(first, later []corev1.Pod) {
 	s.Expect(firstEvicted).To(BeTemporally(">", lastGone))
 }
 
-// writesPerEvacuation is the number of writes by all users of the Evacuation of a Pod that waits for its budget: the creation, a status, the
-// deletion by the garbage collector, and the removal of the finalizer.
+// writesPerEvacuation is the number of writes by all users of the Evacuation of a Pod that waits for its budget: the creation, a status,
+// the deletion by the garbage collector, and the removal of the finalizer.
 const writesPerEvacuation = 4
 
 // writesPerDrain is the maximum number of writes of a NodeMaintenance and its Node during the drain of one Node. Observed: 4 and 3.
 const writesPerDrain = 10
 
 // expectCosts checks the requests that the drain of a Node with n Pods has sent to its workload cluster, failed ones included: one eviction
-// for each Pod, at most writesPerEvacuation by all users for its Evacuation, a constant number for the Node and its NodeMaintenance, and no read of Pods
-// beyond the first list of the Node's watch and the list before the hook is removed. Events do not count.
+// for each Pod, at most writesPerEvacuation by all users for its Evacuation, a constant number for the Node and its NodeMaintenance, and no
+// read of Pods beyond the first list of the Node's watch and the list before the hook is removed. Events do not count.
 func (s *scene) expectCosts(n int) {
 	s.Helper()
 	ours := s.audited().WithUserAgent(fleet.ManagerAgent)

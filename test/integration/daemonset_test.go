@@ -360,8 +360,8 @@ func (s *scene) creations(app, node string) controlplane.Events {
 	return s.audited().Verb("create").Resource("pods").Succeeded().Where(contains(`"app":"` + app + `"`)).Where(contains(`"values":["` + node + `"]`))
 }
 
-// expectNoneReturns checks that a Node has no Pod of a DaemonSet and that none is created for it. expectBackOnce checks in the audit log that
-// none was created until the end of the maintenance.
+// expectNoneReturns checks that a Node has no Pod of a DaemonSet and that none is created for it. expectBackOnce checks in the audit log
+// that none was created until the end of the maintenance.
 func (s *scene) expectNoneReturns(app, node string) {
 	s.Helper()
 	s.Consistently(func(g Gomega) {

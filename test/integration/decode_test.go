@@ -210,8 +210,8 @@ func newOddObjects(v *validation, kind storedKind) *oddObjects {
 	return s
 }
 
-// storeAll stores objects with one odd value each. All that the API server accepts must decode. Fields with equal schemas are tested once, except for
-// those whose Go types are stricter than their schemas: times, and numbers that may also be strings.
+// storeAll stores objects with one odd value each. All that the API server accepts must decode. Fields with equal schemas are tested once,
+// except for those whose Go types are stricter than their schemas: times, and numbers that may also be strings.
 func (s *oddObjects) storeAll() {
 	s.Helper()
 	covered, tested := map[string]bool{}, map[string]bool{}
@@ -251,7 +251,8 @@ func (s *oddObjects) storeAll() {
 	s.Expect(s.client.List(s.Context(), s.list)).To(Succeed())
 }
 
-// stored returns an object with a new name: for a value in the spec, it is not stored; for one in the status, it is stored without a status.
+// stored returns an object with a new name: for a value in the spec, it is not stored; for one in the status, it is stored without a
+// status.
 func (s *oddObjects) stored(object, part string) map[string]any {
 	s.Helper()
 	values := s.parse(object)

@@ -23,8 +23,8 @@ import (
 // limitedGroup is the group of the user in the kubeconfig Secret of these tests. Its rights change.
 const limitedGroup = "limited"
 
-// TestErrors makes each step of a drain fail: the condition of the Machine names the request and the error, and the drain continues when the
-// request succeeds.
+// TestErrors makes each step of a drain fail: the condition of the Machine names the request and the error, and the drain continues when
+// the request succeeds.
 func TestErrors(t *testing.T) {
 	parallel(t, 280*time.Second)
 	all := newSceneOver(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond}, (*scene).connectLimitedUser)
@@ -119,7 +119,8 @@ func (s *scene) expectFailure(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// hideInfrastructure takes the right to read one group of objects of the infrastructure provider from our manager in the management cluster.
+// hideInfrastructure takes the right to read one group of objects of the infrastructure provider from our manager in the management
+// cluster.
 func (s *scene) hideInfrastructure(group string) {
 	s.Helper()
 	role := read(s, s.fleet.Client, client.ObjectKey{Name: "capnm-test-infrastructure"}, &rbacv1.ClusterRole{})

@@ -26,8 +26,8 @@ import (
 // migratorClass is the class of test/evacuator, and the name of its user.
 const migratorClass = "migrator.example.com"
 
-// evacuatorActs are the scenes of TestEvictions with an evacuator of a third party: test/evacuator, a separate process of an ordinary user, which
-// uses only the annotation on Pods and the status of Evacuations.
+// evacuatorActs are the scenes of TestEvictions with an evacuator of a third party: test/evacuator, a separate process of an ordinary user,
+// which uses only the annotation on Pods and the status of Evacuations.
 var evacuatorActs = []act{
 	{"E17: lets an evacuator delete a Pod without an eviction", migratorMigrates},
 	{"E17: waits for an evacuator that crashes and continues", migratorCrashes},
@@ -177,8 +177,8 @@ func migratorNotAllowed(s *scene) {
 	s.deleteMaintenances("e4-builtin")
 }
 
-// hundredEvacuators creates Evacuations before the drain, as a tenant can: one with a hundred evacuators that are resolved from the Pod, one
-// that lists an evacuator, and one whose annotation names another Node.
+// hundredEvacuators creates Evacuations before the drain, as a tenant can: one with a hundred evacuators that are resolved from the Pod,
+// one that lists an evacuator, and one whose annotation names another Node.
 func hundredEvacuators(s *scene) {
 	s.withNodes("e39", "e39-other")
 	hundred, listed := bare("e39-hundred", "e39"), bare("e39-listed", "e39")
@@ -326,8 +326,8 @@ func podsOfAMoment(s *scene) {
 	s.expectDeleted(watched)
 }
 
-// forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that runs on
-// another Node. Then it creates one of a Pod that no Node can run.
+// forgedNodes creates Evacuations whose annotations name Nodes that do not exist: some of Pods that do not exist, and one of a Pod that
+// runs on another Node. Then it creates one of a Pod that no Node can run.
 func forgedNodes(s *scene) {
 	const keep = "example.com/keep"
 	s.withNodes("e37")

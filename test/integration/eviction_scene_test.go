@@ -163,7 +163,8 @@ func (s *scene) expectEventIn(c client.Client, name, reason, message string) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// hangingWebhook is an admission webhook that does not respond to requests for objects whose names begin with a prefix until it is released.
+// hangingWebhook is an admission webhook that does not respond to requests for objects whose names begin with a prefix until it is
+// released.
 type hangingWebhook struct {
 	prefix   string
 	asked    chan string

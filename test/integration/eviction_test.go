@@ -24,8 +24,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// TestEvictions moves Pods away by evacuators of third parties, and evicts Pods while the API server and the disruption controller block or refuse
-// that for different reasons. Each subtest uses separate Nodes.
+// TestEvictions moves Pods away by evacuators of third parties, and evicts Pods while the API server and the disruption controller block or
+// refuse that for different reasons. Each subtest uses separate Nodes.
 func TestEvictions(t *testing.T) {
 	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
@@ -132,8 +132,8 @@ func budgetIsReplaced(s *scene) {
 	s.deleteMaintenances("e55")
 }
 
-// gapsBetweenBudgets replaces the budgets of six Pods each, after gaps in which a drain that acts on events would evict all of them. Then it deletes
-// the budgets for good, as Longhorn deletes that of an instance manager when no volume of the Node needs it any more.
+// gapsBetweenBudgets replaces the budgets of six Pods each, after gaps in which a drain that acts on events would evict all of them. Then
+// it deletes the budgets for good, as Longhorn deletes that of an instance manager when no volume of the Node needs it any more.
 func gapsBetweenBudgets(s *scene) {
 	s.withNodes("e55-gaps")
 	var pods []*corev1.Pod
@@ -419,8 +419,8 @@ func hangingNode(s *scene) {
 	s.deleteMaintenances("e23-stuck", "e23-free")
 }
 
-// crossedBudgets drains two Nodes together. Each of six budgets selects a Pod of both Nodes and allows one disruption in total: if each Node used
-// some of them, none would be drained.
+// crossedBudgets drains two Nodes together. Each of six budgets selects a Pod of both Nodes and allows one disruption in total: if each
+// Node used some of them, none would be drained.
 func crossedBudgets(s *scene) {
 	s.drainCrossed("e56", 1, func([]*corev1.Pod) {})
 }

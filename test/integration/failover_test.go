@@ -12,8 +12,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// failsOver drains three Machines one after the other. A primary is on the first one, and replicas are on the others. The test is the operator: it makes a
-// replica on a schedulable Node the primary, which a PodDisruptionBudget protects.
+// failsOver drains three Machines one after the other. A primary is on the first one, and replicas are on the others. The test is the
+// operator: it makes a replica on a schedulable Node the primary, which a PodDisruptionBudget protects.
 func (s *scene) failsOver() {
 	first, second, third := "amber-1", "amber-2", "amber-3"
 	s.withMachines(first, second, third)

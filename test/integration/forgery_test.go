@@ -32,7 +32,8 @@ func (s *scene) nameTakenUnguarded(machine string) {
 	})
 }
 
-// drainsBesides deletes a Machine although the name of its NodeMaintenance is taken, and expects that only the Node of the Machine is drained.
+// drainsBesides deletes a Machine although the name of its NodeMaintenance is taken, and expects that only the Node of the Machine is
+// drained.
 func (s *scene) drainsBesides(machine string, take func(name string)) {
 	s.Helper()
 	defer s.removeWorkloads()

@@ -25,8 +25,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
-// testHeldMachines is the part of TestDeletedMachines about failures that delay a drain: each is reported, and none delays a Machine longer than
-// its drain timeout.
+// testHeldMachines is the part of TestDeletedMachines about failures that delay a drain: each is reported, and none delays a Machine longer
+// than its drain timeout.
 func (s *scene) testHeldMachines() {
 	t, all := s.T, s
 	all.withMachines("fast", "cordon", "refused", "quota", "busy", "stuck")
@@ -78,8 +78,8 @@ func (s *scene) testHeldMachines() {
 	})
 }
 
-// slowCluster adds a Cluster with n NodeMaintenances whose API server does not respond to writes of their status. Its workload cluster is the
-// management cluster.
+// slowCluster adds a Cluster with n NodeMaintenances whose API server does not respond to writes of their status. Its workload cluster is
+// the management cluster.
 func (s *scene) slowCluster(n int) *hangingWebhook {
 	s.Helper()
 	cluster := kwok.NewCluster("slow").WithExternalControlPlane()
@@ -182,8 +182,8 @@ func (s *scene) expectHeld(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// refuse creates an admission policy that denies requests that match a rule and an expression, and waits until it denies the probe. The returned
-// function deletes the policy, as the end of the test does.
+// refuse creates an admission policy that denies requests that match a rule and an expression, and waits until it denies the probe. The
+// returned function deletes the policy, as the end of the test does.
 func (s *scene) refuse(name, expression string, rule admissionregistrationv1.RuleWithOperations, probe func() error) (permit func()) {
 	s.Helper()
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{

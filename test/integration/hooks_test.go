@@ -31,7 +31,8 @@ const (
 	preTerminateHook = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/kcp-cleanup"
 )
 
-// TestHooks tests when the hook is removed: after volumes are detached, and what other actors do to Machines and NodeMaintenances during a drain.
+// TestHooks tests when the hook is removed: after volumes are detached, and what other actors do to Machines and NodeMaintenances during a
+// drain.
 func TestHooks(t *testing.T) {
 	parallel(t, 260*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
@@ -297,8 +298,8 @@ func (s *scene) deletedAtTimeout() {
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
-// makeOverdue sets a drain timeout of a Machine that passed 50 minutes ago, as if its drain had begun in place an hour ago, had been blocked since, and
-// its NodeMaintenance had been recreated: a record from before the deletion counts only for a drain in place (M107).
+// makeOverdue sets a drain timeout of a Machine that passed 50 minutes ago, as if its drain had begun in place an hour ago, had been
+// blocked since, and its NodeMaintenance had been recreated: a record from before the deletion counts only for a drain in place (M107).
 func (s *scene) makeOverdue(machine string) {
 	s.Helper()
 	s.change(machine, func(m *clusterv1.Machine) {
@@ -385,8 +386,8 @@ func (s *scene) loadBalancersRestored() {
 	s.cleanUp()
 }
 
-// heldByHooks holds the drain of a Machine by the hook of another owner before it begins, and again while it waits for a PodDisruptionBudget. Then the drain
-// times out only by the time after the hold. A policy ignores the hook on another Machine.
+// heldByHooks holds the drain of a Machine by the hook of another owner before it begins, and again while it waits for a
+// PodDisruptionBudget. Then the drain times out only by the time after the hold. A policy ignores the hook on another Machine.
 func (s *scene) heldByHooks() {
 	defer s.removeWorkloads()
 	s.change("foreign", func(m *clusterv1.Machine) { m.Annotations[foreignHook] = "another-actor" })
@@ -476,8 +477,8 @@ func (s *scene) machinePool() {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("in-pool"))
 }
 
-// poolWithoutMachines creates a MachinePool as a provider without MachinePool Machines has it: it has Nodes and no Machines. It is paused, since no
-// such provider runs here.
+// poolWithoutMachines creates a MachinePool as a provider without MachinePool Machines has it: it has Nodes and no Machines. It is paused,
+// since no such provider runs here.
 func (s *scene) poolWithoutMachines() {
 	pool := &clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: "opaque", Annotations: map[string]string{clusterv1.PausedAnnotation: ""},

@@ -333,8 +333,8 @@ func (u *updater) step(ctx context.Context, request *runtimehooksv1.UpdateMachin
 	}
 }
 
-// setBootstrapped sets what Cluster API sets on a Machine with a bootstrap config, and requires before an in-place update. The Machines of these
-// tests have none.
+// setBootstrapped sets what Cluster API sets on a Machine with a bootstrap config, and requires before an in-place update. The Machines of
+// these tests have none.
 func (s *scene) setBootstrapped(machine string) {
 	s.Helper()
 	patch := []byte(`{"status":{"initialization":{"bootstrapDataSecretCreated":true}}}`)

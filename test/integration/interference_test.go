@@ -169,8 +169,8 @@ func (s *scene) unservePolicies() (serve func()) {
 	}
 }
 
-// evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used the
-// disruption, and before it has deleted the Pod.
+// evictionCutOff sets the status of a PodDisruptionBudget that an eviction leaves behind when the API server is killed after it has used
+// the disruption, and before it has deleted the Pod.
 func (s *scene) evictionCutOff() {
 	defer s.removeWorkloads()
 	s.runOn("cut-off", "web", 3, deployment("web", 3), budget("web", 1))
@@ -190,8 +190,8 @@ func (s *scene) evictionCutOff() {
 	s.expectNoneRefused()
 }
 
-// apiServerKilledInEviction delays all data between the API server and etcd. When etcd has stored the write of the budget, the API server does not
-// know the response yet: it has not begun to delete the Pod.
+// apiServerKilledInEviction delays all data between the API server and etcd. When etcd has stored the write of the budget, the API server
+// does not know the response yet: it has not begun to delete the Pod.
 func (s *scene) apiServerKilledInEviction() {
 	defer s.removeWorkloads()
 	s.mayBeRefused("the API server is killed")

@@ -172,8 +172,8 @@ func maintainMachines(t *testing.T, all *scene) {
 	})
 }
 
-// serviced drains the Node of a Machine that is not deleted: the Pods, then the volumes, then the Pods of DaemonSets. Removing the annotation
-// restores the Node.
+// serviced drains the Node of a Machine that is not deleted: the Pods, then the volumes, then the Pods of DaemonSets. Removing the
+// annotation restores the Node.
 func (s *scene) serviced(a *storage.Attacher) {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsSkip })
@@ -199,8 +199,8 @@ func (s *scene) serviced(a *storage.Attacher) {
 	s.Expect(s.workload.Client.Delete(s.Context(), plugin)).To(Succeed())
 }
 
-// drainedBefore drains the Node of a Machine in place, and lets both timeouts of the Machine pass. While no manager runs, a Pod starts on the Node.
-// Then the Machine is deleted.
+// drainedBefore drains the Node of a Machine in place, and lets both timeouts of the Machine pass. While no manager runs, a Pod starts on
+// the Node. Then the Machine is deleted.
 func (s *scene) drainedBefore(machine string) {
 	const timeout = 10
 	s.change(machine, func(m *clusterv1.Machine) {

@@ -66,8 +66,8 @@ func TestWatchLimits(t *testing.T) {
 		}
 		return names, err
 	}
-	// serves starts a manager and checks to how many Clusters it connects, of which one can be reached, and which Machines have a hook then. Changes
-	// of the policies also cause events of the other Machines.
+	// serves starts a manager and checks to how many Clusters it connects, of which one can be reached, and which Machines have a hook then.
+	// Changes of the policies also cause events of the other Machines.
 	serves := func(t *testing.T, flag string, clusters float64, expected ...string) {
 		t.Helper()
 		g := NewWithT(t)

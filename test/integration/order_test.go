@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// turns are the tests that run in parallel, as many at once as -parallel says. Go begins them in any order, so that the longest one may begin last
-// and remain alone at the end: here, those that take longest begin first.
+// turns are the tests that run in parallel, as many at once as -parallel says. Go begins them in any order, so that the longest one may
+// begin last and remain alone at the end: here, those that take longest begin first.
 var turns struct {
 	sync.Mutex
 	free    int

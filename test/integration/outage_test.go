@@ -31,8 +31,8 @@ import (
 // outage is long enough for health probes to fail and too short for the ClusterCache to disconnect.
 const outage = 30 * time.Second
 
-// maxOutageErrors is the maximum number of errors in the log during an outage, of in-flight requests and of watches that retry with a backoff.
-// A hot loop would log thousands.
+// maxOutageErrors is the maximum number of errors in the log during an outage, of in-flight requests and of watches that retry with a
+// backoff. A hot loop would log thousands.
 const maxOutageErrors = 60
 
 func TestWorkloadAPIServerOutage(t *testing.T) {
@@ -91,8 +91,8 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 // turnTimeout is the drain timeout of Machines that wait for turns. One of them gets a turn each time it has passed.
 const turnTimeout = 30 * time.Second
 
-// waitsForTurnThroughout deletes Machines, of which one drains and the others wait for turns beyond their drain timeouts. No Pod can be evicted.
-// The drain timeout of a Machine is removed when it gets a turn, so that none may be released.
+// waitsForTurnThroughout deletes Machines, of which one drains and the others wait for turns beyond their drain timeouts. No Pod can be
+// evicted. The drain timeout of a Machine is removed when it gets a turn, so that none may be released.
 func (s *scene) waitsForTurnThroughout(machines ...string) {
 	last := machines[len(machines)-1]
 	s.mayBeRefused("the manager must not read infrastructure machines for some time")
@@ -174,8 +174,9 @@ func (s *scene) waitsForTurnThroughout(machines ...string) {
 	s.expectInvariants()
 }
 
-// nodeUnknown deletes a Machine without nodeRef, as it is after clusterctl move, while neither Cluster API nor our manager can look up its Node.
-// Cluster API does not wait for the hook of such a Machine and does not delete its Node, so until the drain has ended, only its webhooks run.
+// nodeUnknown deletes a Machine without nodeRef, as it is after clusterctl move, while neither Cluster API nor our manager can look up its
+// Node. Cluster API does not wait for the hook of such a Machine and does not delete its Node, so until the drain has ended, only its
+// webhooks run.
 func (s *scene) nodeUnknown(machine string) {
 	s.run(bare("remaining", machine))
 	s.workload.CutNetwork()

@@ -29,8 +29,9 @@ const (
 	longerThanCore = 30 * time.Second
 )
 
-// TestPeers drains the same Machines with Cluster API's own drain and with this provider, beside other owners of their PodDisruptionBudgets. This
-// provider must end, must not have fewer available Pods, and must take at most 30 s longer. `make test-peers` runs it.
+// TestPeers drains the same Machines with Cluster API's own drain and with this provider, beside other owners of their
+// PodDisruptionBudgets. This provider must end, must not have fewer available Pods, and must take at most 30 s longer. `make test-peers`
+// runs it.
 func TestPeers(t *testing.T) {
 	runs, _ := strconv.Atoi(os.Getenv("CAPNM_TEST_PEERS"))
 	if runs == 0 {
@@ -60,7 +61,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// peerScene is what is on the Nodes of two Machines, and what other owners do while both are drained. It locks if neither drain ends without help.
+// peerScene is what is on the Nodes of two Machines, and what other owners do while both are drained. It locks if neither drain ends
+// without help.
 type peerScene struct {
 	name    string
 	prepare func(*scene, peer)
@@ -160,8 +162,8 @@ func runsQuorums(required int) func(*scene, peer) {
 // lockTime is how long two drains that wait for each other are given.
 const lockTime = 2 * time.Minute
 
-// addsCapacity adds a Node when the first Machine is gone: nothing else can run the replacements. If each Node holds a budget that the other one
-// needs, it adds the Node after some time, and reports that.
+// addsCapacity adds a Node when the first Machine is gone: nothing else can run the replacements. If each Node holds a budget that the
+// other one needs, it adds the Node after some time, and reports that.
 func addsCapacity(s *scene, p peer) (locks bool) {
 	drained := func() bool { return s.isGone(p.nodes[0]) || s.isGone(p.nodes[1]) }
 	locks = !NewGomega(func(string, ...int) {}).Eventually(drained, lockTime, pace).Should(BeTrue())

@@ -20,8 +20,8 @@ import (
 // atRest is how long the live view must send nothing. Watches are renewed after five to ten minutes.
 const atRest = 10 * time.Second
 
-// testPluginWatches is the part of TestPlugin that shows drains with the live view of the kubectl plugin, in a terminal and without one. There are
-// no other Machines than watched and spare.
+// testPluginWatches is the part of TestPlugin that shows drains with the live view of the kubectl plugin, in a terminal and without one.
+// There are no other Machines than watched and spare.
 func (s *scene) testPluginWatches() {
 	t := s.T
 	defer s.cleanUp()

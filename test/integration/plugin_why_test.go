@@ -321,7 +321,8 @@ func (s *scene) readsWithRoles() {
 	s.Expect(stderr).To(ContainSubstring("--workload-kubeconfig"))
 }
 
-// readsWithoutNodes runs the plugin in the workload cluster as the owner of an application, who may read Namespace default and nothing else.
+// readsWithoutNodes runs the plugin in the workload cluster as the owner of an application, who may read Namespace default and nothing
+// else.
 func (s *scene) readsWithoutNodes() {
 	s.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "owner"}, Rules: []rbacv1.PolicyRule{

@@ -101,7 +101,8 @@ func (g *gate) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	_ = json.NewEncoder(response).Encode(review)
 }
 
-// evictAs requests a dry run of an eviction, in the way in which the manager requests evictions. Admission does not require that the Pod exists.
+// evictAs requests a dry run of an eviction, in the way in which the manager requests evictions. Admission does not require that the Pod
+// exists.
 func (s *scene) evictAs(config *rest.Config, namespace, pod string) error {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -144,7 +145,8 @@ func webhookSaysLater(s *scene) {
 	s.deleteMaintenances("e65")
 }
 
-// evictionIsTheSignal drains Pods whose budget never allows a disruption. An operator moves them when its webhook has received the eviction request.
+// evictionIsTheSignal drains Pods whose budget never allows a disruption. An operator moves them when its webhook has received the eviction
+// request.
 func evictionIsTheSignal(s *scene) {
 	s.mayBeRefused("eviction requests serve as signals")
 	s.withNodes("e74")

@@ -28,7 +28,8 @@ const (
 	roles    = "ClusterRole"
 )
 
-// testBundleRestored is the part of TestRollouts that deletes and changes what the manager installs in a workload cluster. It leaves no Machine.
+// testBundleRestored is the part of TestRollouts that deletes and changes what the manager installs in a workload cluster. It leaves no
+// Machine.
 func (s *scene) testBundleRestored() {
 	t, all := s.T, s
 	all.withMachines("idle", "draining", "unattended", "terminating", "limited", "changed", "refused", "spare")

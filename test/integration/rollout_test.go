@@ -22,8 +22,9 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth one.
-// Each part starts in the state in which the previous part ended. The first part deletes what the manager installs in the workload cluster.
+// TestRollouts rolls a MachineDeployment out and back, scales three MachineDeployments down at once, and maintains Machines of a fourth
+// one. Each part starts in the state in which the previous part ended. The first part deletes what the manager installs in the workload
+// cluster.
 func TestRollouts(t *testing.T) {
 	parallel(t, 270*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
@@ -166,8 +167,8 @@ func (s *scene) withMachineDeployment(name string, replicas int32) {
 	s.expectRolled(name, int(replicas))
 }
 
-// expectRolled waits until a MachineDeployment has this number of Machines, which all run, are up to date, have our hook and an initialized Node,
-// and until the previous Machines are deleted.
+// expectRolled waits until a MachineDeployment has this number of Machines, which all run, are up to date, have our hook and an initialized
+// Node, and until the previous Machines are deleted.
 func (s *scene) expectRolled(name string, replicas int) {
 	s.Helper()
 	s.Eventually(func(g Gomega) {
@@ -264,8 +265,8 @@ func (s *scene) expectWaitingForTurn(machines ...string) {
 	}
 }
 
-// drainsBegun returns the Nodes in the order in which their drains started, which is when their NodeMaintenance was created in stage Drain or
-// moved to it.
+// drainsBegun returns the Nodes in the order in which their drains started, which is when their NodeMaintenance was created in stage Drain
+// or moved to it.
 func (s *scene) drainsBegun() []string {
 	s.Helper()
 	begun := []string{}
@@ -275,8 +276,9 @@ func (s *scene) drainsBegun() []string {
 	return begun
 }
 
-// expectAtMostDraining checks in the audit logs how many worker Nodes were drained at the same time: from the write that starts a drain to the
-// write that removes the hook or allows an in-place update. It compares the times of the requests, because the next drain can start before the response to the removal.
+// expectAtMostDraining checks in the audit logs how many worker Nodes were drained at the same time: from the write that starts a drain to
+// the write that removes the hook or allows an in-place update. It compares the times of the requests, because the next drain can start
+// before the response to the removal.
 func (s *scene) expectAtMostDraining(limit int) {
 	s.Helper()
 	type moment struct {

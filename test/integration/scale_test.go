@@ -19,15 +19,15 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// manyNodes is by default enough for a status that must be shortened. The 5,000 Nodes that Kubernetes supports take minutes on a machine with
-// two cores: see `make test-scale`.
+// manyNodes is by default enough for a status that must be shortened. The 5,000 Nodes that Kubernetes supports take minutes on a machine
+// with two cores: see `make test-scale`.
 var manyNodes = flag.Int("nodes", 1000, "how many Nodes a maintenance of many Nodes has")
 
 // steady is the time in which maintenances with nothing to do must not write.
 const steady = time.Minute
 
-// TestManyNodes maintains more Nodes than a status can describe in full, with maintenances in other stages and a Machine whose drain is blocked
-// at the same time. The many Nodes have no kubelets.
+// TestManyNodes maintains more Nodes than a status can describe in full, with maintenances in other stages and a Machine whose drain is
+// blocked at the same time. The many Nodes have no kubelets.
 func TestManyNodes(t *testing.T) {
 	parallel(t, 200*time.Second)
 	all := newScene(t, fleet.Options{ManagerArgs: []string{"--clustercache-client-qps=2000", "--clustercache-client-burst=4000"}})

@@ -169,8 +169,8 @@ func (s *scene) node(name string) *corev1.Node {
 	return read(s, s.workload.Client, client.ObjectKey{Name: name}, &corev1.Node{})
 }
 
-// isInitialized returns true if the Node is ready, and the taints with which it registered are removed. A Node may be ready, and its Machine
-// available, before that.
+// isInitialized returns true if the Node is ready, and the taints with which it registered are removed. A Node may be ready, and its
+// Machine available, before that.
 func isInitialized(node *corev1.Node) bool {
 	return isReady(node) && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == clusterv1.NodeUninitializedTaint.Key || taint.Key == corev1.TaintNodeNotReady
@@ -248,8 +248,8 @@ func (s *scene) setPolicy(change func(*v1alpha1.MachineDrainPolicy)) {
 	s.patch(s.fleet.Client, policy, func() { change(policy) })
 }
 
-// runOn creates objects and waits until n Pods labelled app are ready on one Node. Meanwhile it cordons the other Nodes. If the scheduler has
-// not observed that and binds a Pod to another Node, runOn deletes the Pod.
+// runOn creates objects and waits until n Pods labelled app are ready on one Node. Meanwhile it cordons the other Nodes. If the scheduler
+// has not observed that and binds a Pod to another Node, runOn deletes the Pod.
 func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	s.Helper()
 	nodes := &corev1.NodeList{}

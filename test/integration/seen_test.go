@@ -25,8 +25,8 @@ const (
 	refusedPods = 4   // an admission policy denies their eviction
 )
 
-// fullNode drains a Node of 110 Pods, some of which are blocked, and checks what users see. It returns the Machine and the Pods, and how often
-// an eviction was refused.
+// fullNode drains a Node of 110 Pods, some of which are blocked, and checks what users see. It returns the Machine and the Pods, and how
+// often an eviction was refused.
 func (s *scene) fullNode(a *storage.Attacher) (machine types.UID, pods []*corev1.Pod, refused float64) {
 	s.mayBeRefused("an admission policy denies evictions")
 	s.withVolumes("full")

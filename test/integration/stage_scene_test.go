@@ -105,8 +105,8 @@ func (s *scene) run(pods ...*corev1.Pod) {
 	}
 }
 
-// startInterval is how often a Pod that does not start is changed: kwok v0.8.0 drops the event of a Pod while its cache does not contain the lease of the
-// Node yet, after an outage of the API server for example, and waits for the next event.
+// startInterval is how often a Pod that does not start is changed: kwok v0.8.0 drops the event of a Pod while its cache does not contain
+// the lease of the Node yet, after an outage of the API server for example, and waits for the next event.
 const startInterval = 10 * time.Second
 
 // annotate sets an annotation of a Pod.

@@ -134,8 +134,8 @@ func (s *scene) expectScaledBack(name string, n int32) {
 	}, eventually, pace).Should(Succeed())
 }
 
-// watchAvailable starts to count the Pods of an app that are ready and not terminating. The returned function stops and returns the lowest and
-// the highest number.
+// watchAvailable starts to count the Pods of an app that are ready and not terminating. The returned function stops and returns the lowest
+// and the highest number.
 func (s *scene) watchAvailable(app string) func() (least, most int) {
 	s.Helper()
 	list := &corev1.PodList{}

@@ -117,8 +117,8 @@ func (s *scene) restartedOnce() {
 	s.deleteMaintenances("restart")
 }
 
-// labelledDeployments creates Deployments that have the label of a surge. The last one also has a valid baseline: when the manager has restored
-// it, the manager has observed the others.
+// labelledDeployments creates Deployments that have the label of a surge. The last one also has a valid baseline: when the manager has
+// restored it, the manager has observed the others.
 func (s *scene) labelledDeployments() {
 	const record = `{"deployment":%q,"replicas":1,"surged":2,"raised":true,"template":"another","pods":[{"name":"gone","uid":"gone"}]}`
 	var labelled []*appsv1.Deployment
@@ -397,8 +397,8 @@ func (s *scene) editedSurge() {
 	s.deleteMaintenances("edit")
 }
 
-// appliedSurge applies Deployments as a GitOps tool does: by server-side apply, which takes over the fields of other managers, again and again
-// during a surge and after it.
+// appliedSurge applies Deployments as a GitOps tool does: by server-side apply, which takes over the fields of other managers, again and
+// again during a surge and after it.
 func (s *scene) appliedSurge() {
 	for app, during := range map[string]*int32{"left-out": nil, "ignored": ptr.To[int32](2), "reverted": ptr.To[int32](1)} {
 		first := during

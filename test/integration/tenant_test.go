@@ -35,8 +35,8 @@ const (
 	maxWritesEach = 4
 )
 
-// TestTenant tests users with few permissions in a workload cluster. The tenant may edit one Namespace and has all permissions on Evacuations
-// there. Admission does not limit how many Evacuations a tenant may create, so that only one scene creates a thousand.
+// TestTenant tests users with few permissions in a workload cluster. The tenant may edit one Namespace and has all permissions on
+// Evacuations there. Admission does not limit how many Evacuations a tenant may create, so that only one scene creates a thousand.
 func TestTenant(t *testing.T) {
 	parallel(t, 220*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})

@@ -20,11 +20,12 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// precision is how far two accounts of a drain may be apart: the API records times in whole seconds, and watches take seconds on a busy machine.
+// precision is how far two accounts of a drain may be apart: the API records times in whole seconds, and watches take seconds on a busy
+// machine.
 const precision = 5 * time.Second
 
-// tracedRollout replaces the Machines of a MachineDeployment while the plugin records, and compares three accounts of each drain with the audit
-// logs: the trace, the report of the trace, and the report of the recording.
+// tracedRollout replaces the Machines of a MachineDeployment while the plugin records, and compares three accounts of each drain with the
+// audit logs: the trace, the report of the trace, and the report of the recording.
 func tracedRollout(s *scene, jaeger *collector) {
 	s.withMachineDeployment("pool", 2)
 	defer func() { // no Pod of another test may be scheduled there
@@ -98,8 +99,8 @@ func (s *scene) watchedNodes() []string {
 // course is when something began and ended, and when the Pod began to terminate.
 type course struct{ begin, terminates, end time.Time }
 
-// drainAccount is what a source says about the drain of a Machine: from the request of its deletion to the release of the hook, and of each Pod from
-// the creation of its Evacuation over its eviction to its deletion.
+// drainAccount is what a source says about the drain of a Machine: from the request of its deletion to the release of the hook, and of each
+// Pod from the creation of its Evacuation over its eviction to its deletion.
 type drainAccount struct {
 	machine string
 	whole   course
@@ -155,8 +156,8 @@ func accountOf(d *recording.Drain) drainAccount {
 	return account
 }
 
-// expectSameStory compares accounts of drains with those of the audit logs: the same Machines and Pods, the same durations, and the same order
-// of ends that are far apart.
+// expectSameStory compares accounts of drains with those of the audit logs: the same Machines and Pods, the same durations, and the same
+// order of ends that are far apart.
 func (s *scene) expectSameStory(accounts, audited []drainAccount) {
 	s.Helper()
 	told, happened := courses(accounts), courses(audited)

@@ -157,8 +157,8 @@ type trace struct {
 	spans []span
 }
 
-// traceOf waits until the root span of the trace of a Machine or NodeMaintenance and the parents of all spans have arrived, and returns the trace. All
-// spans of a trace have been sent when the root is sent, but Jaeger stores them concurrently.
+// traceOf waits until the root span of the trace of a Machine or NodeMaintenance and the parents of all spans have arrived, and returns the
+// trace. All spans of a trace have been sent when the root is sent, but Jaeger stores them concurrently.
 func (c *collector) traceOf(s *scene, root types.UID) *trace {
 	s.Helper()
 	id := traceID(root)
@@ -239,8 +239,8 @@ func (t *trace) where(matches func(span) bool) (found []span) {
 	return found
 }
 
-// expectWhole checks that the trace has one root, that each other span has a parent, that no span is repeated, and that each span is within the
-// time of its parent. Start times from the API are in whole seconds.
+// expectWhole checks that the trace has one root, that each other span has a parent, that no span is repeated, and that each span is within
+// the time of its parent. Start times from the API are in whole seconds.
 func (t *trace) expectWhole() {
 	t.Helper()
 	byID := map[string]span{}

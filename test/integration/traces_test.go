@@ -120,8 +120,8 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = nil })
 }
 
-// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, in the same
-// order, and each begins to terminate and terminates at about the same time.
+// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, in the
+// same order, and each begins to terminate and terminates at about the same time.
 func (t *trace) expectAsAudited(pods []corev1.Pod) {
 	t.Helper()
 	evicted, deleted := map[string]controlplane.Event{}, map[string]controlplane.Event{}

@@ -31,8 +31,9 @@ func (s *scene) edit(cp *controlplane.ControlPlane, resource string, value any, 
 	s.Expect(cp.Store(s.Context(), key, changed)).To(Succeed())
 }
 
-// undecodable drains Machines beside an Evacuation and a NodeMaintenance that cannot be decoded, before and after a restart of the manager. The
-// second Machine waits for a policy that cannot be decoded. The third is deselected meanwhile, and is not restored until the NodeMaintenance is deleted.
+// undecodable drains Machines beside an Evacuation and a NodeMaintenance that cannot be decoded, before and after a restart of the manager.
+// The second Machine waits for a policy that cannot be decoded. The third is deselected meanwhile, and is not restored until the
+// NodeMaintenance is deleted.
 func (s *scene) undecodable(tenant client.Client, first, second, third string) {
 	oddName, policyName := "odd-"+first, "a-"+first
 	pod := bare(oddName, "spare")

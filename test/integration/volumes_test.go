@@ -173,7 +173,8 @@ func (s *scene) unmatched() {
 	s.Expect(excludes(s.released("unmatched"))).To(Equal([]string{"drain", "volumes"}))
 }
 
-// reportAttached sets the attached volumes in the status of a Node. The attach/detach controller does not change them if no Pod has a volume.
+// reportAttached sets the attached volumes in the status of a Node. The attach/detach controller does not change them if no Pod has a
+// volume.
 func (s *scene) reportAttached(node string, names ...corev1.UniqueVolumeName) {
 	s.Helper()
 	object := s.node(node)

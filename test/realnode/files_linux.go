@@ -20,8 +20,8 @@ func (n *Node) path(elements ...string) string {
 	return filepath.Join(append([]string{n.dir}, elements...)...)
 }
 
-// Disk returns the path on the host of a file of the node under /etc, /var/lib or /var/log, also while the node is off. Under /etc there are
-// only the files that were written on the node.
+// Disk returns the path on the host of a file of the node under /etc, /var/lib or /var/log, also while the node is off. Under /etc there
+// are only the files that were written on the node.
 func (n *Node) Disk(file string) string {
 	for prefix, dir := range map[string]string{"/etc/": "etc", "/var/lib/": "var-lib", "/var/log/": "var-log"} {
 		if rest, found := strings.CutPrefix(file, prefix); found {

@@ -13,8 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// NewPod returns a Pod in the default namespace. After SIGTERM it takes as long as lasts to terminate, which is a duration or "forever". The
-// journal of its node has entries under its name.
+// NewPod returns a Pod in the default namespace. After SIGTERM it takes as long as lasts to terminate, which is a duration or "forever".
+// The journal of its node has entries under its name.
 func NewPod(name, lasts string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	args := []string{"app"}
 	if lasts != "" {

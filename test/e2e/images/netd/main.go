@@ -1,5 +1,5 @@
-// Command netd is the Pod network of the end-to-end tests, in place of kindnetd, whose module is not published. It writes a CNI configuration
-// for the Pod range of its Node, and routes to the Pod ranges of the other Nodes, which must be on one layer 2 network.
+// Command netd is the Pod network of the end-to-end tests, in place of kindnetd, whose module is not published. It writes a CNI
+// configuration for the Pod range of its Node, and routes to the Pod ranges of the other Nodes, which must be on one layer 2 network.
 package main
 
 import (
