@@ -113,8 +113,8 @@ type SharedEvacuationPolicy struct {
 	Surge SurgePolicy `json:"surge,omitempty"`
 
 	// surgeMethod says how Deployments surge. Scale adds replicas. Restart replaces all Pods of a Deployment, also those on other Nodes, by a
-	// rollout. It is for GitOps tools that restore the number of replicas. If several NodeMaintenances request a surge for the same Deployment,
-	// Scale takes precedence.
+	// rollout. It is for GitOps tools that restore the number of replicas. If several NodeMaintenances request a surge for the same
+	// Deployment, Scale takes precedence.
 	// +optional
 	// +default="Scale"
 	SurgeMethod SurgeMethod `json:"surgeMethod,omitempty"`
@@ -136,8 +136,9 @@ type SharedEvacuationPolicy struct {
 	// +default="Respect"
 	UnhealthyBudget UnhealthyBudgetPolicy `json:"unhealthyBudget,omitempty"`
 
-	// evictionWebhooks are the names of admission webhooks whose operators move Pods when their eviction is requested, in addition to those whose
-	// rules are for pods/eviction and hardly anything else. Evictions are requested for them although a PodDisruptionBudget refuses them.
+	// evictionWebhooks are the names of admission webhooks whose operators move Pods when their eviction is requested, in addition to those
+	// whose rules are for pods/eviction and hardly anything else. Evictions are requested for them although a PodDisruptionBudget refuses
+	// them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

@@ -9,8 +9,8 @@ const (
 
 	// ReasonWaitingForWorkloadCluster means that the manager has no connection to the workload cluster.
 	ReasonWaitingForWorkloadCluster = "WaitingForWorkloadCluster"
-	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs, or refuses the bundle. The message says
-	// which and why.
+	// ReasonCRDNotServed means that the workload cluster does not serve a CRD that the manager installs, or refuses the bundle. The message
+	// says which and why.
 	ReasonCRDNotServed = "CRDNotServed"
 	// ReasonPolicyNotDecodable means that the manager cannot decode a MachineDrainPolicy that may select the Machine. The message names it.
 	ReasonPolicyNotDecodable = "PolicyNotDecodable"
@@ -46,8 +46,8 @@ const (
 	ReasonMachineCordoned = "Cordoned"
 	// ReasonMachineCordoning means that the Node is not cordoned yet, although the stage annotation requests it.
 	ReasonMachineCordoning = "Cordoning"
-	// ReasonMachineCompleting means that the stage annotation is Complete or was removed, but the NodeMaintenance is not completed yet. When it is, a removed
-	// annotation leaves no condition.
+	// ReasonMachineCompleting means that the stage annotation is Complete or was removed, but the NodeMaintenance is not completed yet. When
+	// it is, a removed annotation leaves no condition.
 	ReasonMachineCompleting = "Completing"
 	// ReasonMachineCompleted means that the stage annotation is Complete, and the NodeMaintenance is completed.
 	ReasonMachineCompleted = "Completed"

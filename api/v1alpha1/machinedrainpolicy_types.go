@@ -103,22 +103,22 @@ type MachineDrainPolicySpec struct {
 	// +default=true
 	ExcludeFromLoadBalancers *bool `json:"excludeFromLoadBalancers,omitempty"`
 
-	// maxParallelDrains is the maximum number of Nodes of a Cluster whose Machines follow this policy and that are drained at the same time. It is a
-	// number, or a percentage of the Cluster's worker Machines, rounded down, but at least one. If it is not set, there is no limit.
+	// maxParallelDrains is the maximum number of Nodes of a Cluster whose Machines follow this policy and that are drained at the same time.
+	// It is a number, or a percentage of the Cluster's worker Machines, rounded down, but at least one. If it is not set, there is no limit.
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
-	// waitingNodes says what happens to the Nodes of Machines that wait because of maxParallelDrains. Cordon cordons them, so that no evicted Pod is
-	// scheduled to a Node that is drained next, except while no drain has made progress for a minute: a Pod may wait for a replica that needs one of
-	// these Nodes. Schedulable cordons each Node when its drain starts.
+	// waitingNodes says what happens to the Nodes of Machines that wait because of maxParallelDrains. Cordon cordons them, so that no evicted
+	// Pod is scheduled to a Node that is drained next, except while no drain has made progress for a minute: a Pod may wait for a replica that
+	// needs one of these Nodes. Schedulable cordons each Node when its drain starts.
 	// +optional
 	// +default="Cordon"
 	WaitingNodes WaitingNodesPolicy `json:"waitingNodes,omitempty"`
 
-	// turnPatienceSeconds is after how long without progress a drain no longer counts for maxParallelDrains. The next Machine then begins, but at most one
-	// drain in a Cluster at a time exceeds a limit because of this. If it is not set, a drain counts until it ends.
+	// turnPatienceSeconds is after how long without progress a drain no longer counts for maxParallelDrains. The next Machine then begins, but
+	// at most one drain in a Cluster at a time exceeds a limit because of this. If it is not set, a drain counts until it ends.
 	// +optional
 	// +kubebuilder:validation:Minimum=60
 	TurnPatienceSeconds int32 `json:"turnPatienceSeconds,omitempty"`

@@ -35,8 +35,8 @@ const (
 	// NodeMaintenance stays in its stage until a user completes it or deletes the Node.
 	NodeMaintenanceMachineDeleted = "MachineDeleted"
 
-	// NodeMaintenanceRestoreFailed is True while the API server refuses to restore a Node, to change its conditions or to withdraw from an Evacuation.
-	// The message names them. The request is repeated, and a deleted NodeMaintenance keeps its finalizer.
+	// NodeMaintenanceRestoreFailed is True while the API server refuses to restore a Node, to change its conditions or to withdraw from an
+	// Evacuation. The message names them. The request is repeated, and a deleted NodeMaintenance keeps its finalizer.
 	NodeMaintenanceRestoreFailed = "RestoreFailed"
 	// ReasonRequestRefused means that an admission policy, webhook, quota or role refuses a request of the manager.
 	ReasonRequestRefused = "RequestRefused"
@@ -389,8 +389,8 @@ type NodeMaintenanceSummary struct {
 	// +optional
 	PodsEvacuated int32 `json:"podsEvacuated,omitempty"`
 
-	// lastProgressTime is when a Pod that must be drained last terminated or completed, or an evacuator last reported progress. Until then, it is when
-	// the Pods were first observed. Reports are recorded at most every 30 s.
+	// lastProgressTime is when a Pod that must be drained last terminated or completed, or an evacuator last reported progress. Until then, it
+	// is when the Pods were first observed. Reports are recorded at most every 30 s.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="lastProgressTime must be a time as in RFC 3339, from 1970 to 9998"
 	LastProgressTime *metav1.Time `json:"lastProgressTime,omitempty"`

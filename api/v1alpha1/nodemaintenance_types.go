@@ -279,12 +279,14 @@ func (m *NodeMaintenance) Drains() bool {
 	return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero()
 }
 
-// StaysSchedulable reports whether the NodeMaintenance leaves its Node schedulable although it is in stage Cordon: its Machine waits for a turn.
+// StaysSchedulable reports whether the NodeMaintenance leaves its Node schedulable although it is in stage Cordon: its Machine waits for a
+// turn.
 func (m *NodeMaintenance) StaysSchedulable() bool {
 	return m.Spec.Stage == StageCordon && m.Annotations[OwnerMachineAnnotation] != "" && m.Annotations[WaitingNodeAnnotation] == string(WaitingNodesSchedulable)
 }
 
-// HasEnded reports whether the NodeMaintenance was deleted and its manager has let it go: only finalizers of other actors keep it, and it does nothing.
+// HasEnded reports whether the NodeMaintenance was deleted and its manager has let it go: only finalizers of other actors keep it, and it
+// does nothing.
 func (m *NodeMaintenance) HasEnded() bool {
 	return !m.DeletionTimestamp.IsZero() && !slices.Contains(m.Finalizers, MaintenanceCompletionFinalizer)
 }
@@ -299,8 +301,8 @@ func (m *NodeMaintenance) StageStart(stage NodeMaintenanceStage) *time.Time {
 	return nil
 }
 
-// DrainStart returns the time from which the drain timeout counts, nil until stage Drain has started: the time in DrainStartedAnnotation, or
-// else OwnDrainStart.
+// DrainStart returns the time from which the drain timeout counts, nil until stage Drain has started: the time in DrainStartedAnnotation,
+// or else OwnDrainStart.
 func (m *NodeMaintenance) DrainStart() *time.Time {
 	start := m.OwnDrainStart()
 	if start == nil {
@@ -312,8 +314,8 @@ func (m *NodeMaintenance) DrainStart() *time.Time {
 	return start
 }
 
-// RecordedDrainStart returns the time in DrainStartedAnnotation, nil if it has none: a NodeMaintenance that was recreated continues a drain that
-// started then.
+// RecordedDrainStart returns the time in DrainStartedAnnotation, nil if it has none: a NodeMaintenance that was recreated continues a drain
+// that started then.
 func (m *NodeMaintenance) RecordedDrainStart() *time.Time {
 	recorded, err := time.Parse(time.RFC3339, m.Annotations[DrainStartedAnnotation])
 	if err != nil {
@@ -322,8 +324,8 @@ func (m *NodeMaintenance) RecordedDrainStart() *time.Time {
 	return &recorded
 }
 
-// OwnDrainStart returns when the drain started as far as the NodeMaintenance knows, nil until then: the start of stage Drain, or the time at
-// which Pods had to be drained again after the drain had ended.
+// OwnDrainStart returns when the drain started as far as the NodeMaintenance knows, nil until then: the start of stage Drain, or the time
+// at which Pods had to be drained again after the drain had ended.
 func (m *NodeMaintenance) OwnDrainStart() *time.Time {
 	start := m.StageStart(StageDrain)
 	if start == nil {

@@ -12,8 +12,8 @@ const (
 	// subdomain of the instigator. An instigator withdraws by removing its finalizer.
 	InstigatorFinalizerPrefix = "evacuation.coordination.k8s.io/instigator_"
 
-	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer of all NodeMaintenances. For Pods that are evicted at once, an annotation of
-	// the same name takes its place.
+	// NodeMaintenanceInstigatorFinalizer is the instigator finalizer of all NodeMaintenances. For Pods that are evicted at once, an annotation
+	// of the same name takes its place.
 	NodeMaintenanceInstigatorFinalizer = InstigatorFinalizerPrefix + "nodemaintenance.k8s.io"
 
 	// EvacuatorPriorityAnnotationPrefix is the prefix of the Pod annotation that names an evacuator of the Pod. The rest of the key is the
@@ -38,8 +38,8 @@ const (
 	// SurgeAnnotation on a Deployment or HorizontalPodAutoscaler is the baseline that a surge restores. See package drain/surge.
 	SurgeAnnotation = "maintenance.cluster.x-k8s.io/surge"
 
-	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they can be listed. On a Deployment, its
-	// value identifies the surge.
+	// SurgingLabel is on every Deployment and HorizontalPodAutoscaler that has SurgeAnnotation, so that they can be listed. On a Deployment,
+	// its value identifies the surge.
 	SurgingLabel = "maintenance.cluster.x-k8s.io/surging"
 
 	// RestartedAt is an annotation in the Pod template of a Deployment, and so of its Pods, and a label of the Deployment. Its value is when a
@@ -66,12 +66,12 @@ const (
 	// RequestedForStage or RequestedForDeletion.
 	RequestedForAnnotation = "maintenance.cluster.x-k8s.io/requested-for"
 
-	// VolumesDetachedAnnotation on a NodeMaintenance that serves a Machine means that the manager has waited for the volumes of the Node, and then removed the
-	// drain rule that skips the Pods of DaemonSets. Without it, the manager restores the rule. Only managers may write it.
+	// VolumesDetachedAnnotation on a NodeMaintenance that serves a Machine means that the manager has waited for the volumes of the Node, and
+	// then removed the drain rule that skips the Pods of DaemonSets. Without it, the manager restores the rule. Only managers may write it.
 	VolumesDetachedAnnotation = "maintenance.cluster.x-k8s.io/volumes-detached"
 
-	// WaitingNodeAnnotation on a NodeMaintenance in stage Cordon whose Machine waits for a turn: with the value Schedulable, the Node is not cordoned. The
-	// manager sets and removes it.
+	// WaitingNodeAnnotation on a NodeMaintenance in stage Cordon whose Machine waits for a turn: with the value Schedulable, the Node is not
+	// cordoned. The manager sets and removes it.
 	WaitingNodeAnnotation = "maintenance.cluster.x-k8s.io/waiting-node"
 
 	// MachineStageAnnotation on a Machine that is not being deleted requests a NodeMaintenance of its Node. The value is the stage: Idle,
@@ -126,22 +126,22 @@ const (
 	// start in the order of these times and of deletions. The manager removes the annotation when the maintenance is complete.
 	DrainRequestedAnnotation = "maintenance.cluster.x-k8s.io/drain-requested"
 
-	// The following annotations on a Machine that drains and has a timeout record the course of its drain, in the format of RFC 3339. The manager
-	// decides from them while it cannot observe the drain. It removes them when the maintenance is complete.
+	// The following annotations on a Machine that drains and has a timeout record the course of its drain, in the format of RFC 3339. The
+	// manager decides from them while it cannot observe the drain. It removes them when the maintenance is complete.
 
-	// DrainHeldAnnotation is the time since which pre-drain hooks of other owners have held the drain of a deleted Machine. It is also recorded if the
-	// Machine has no timeout. The NodeMaintenance of the Machine is suspended until the manager removes the annotation: when the hooks are gone, the
-	// Machine has a turn, and the NodeMaintenance counts the drain timeout from then. It stays on a Machine whose drain has not continued when the hook of
-	// this provider is released.
+	// DrainHeldAnnotation is the time since which pre-drain hooks of other owners have held the drain of a deleted Machine. It is also
+	// recorded if the Machine has no timeout. The NodeMaintenance of the Machine is suspended until the manager removes the annotation: when
+	// the hooks are gone, the Machine has a turn, and the NodeMaintenance counts the drain timeout from then. It stays on a Machine whose
+	// drain has not continued when the hook of this provider is released.
 	DrainHeldAnnotation = "maintenance.cluster.x-k8s.io/drain-held"
 
 	// WaitingForTurnAnnotation is the time since which the Machine has waited for a turn, because of maxParallelDrains. It is also recorded if
 	// the Machine has no timeout, since one may be set while the workload cluster is unreachable.
 	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"
 
-	// TurnLimitAnnotation is the limit under which the Machine waits for a turn, the policy that sets it, and the UID of the Machine: 25%,workers/6a1ff5c1-….
-	// The limit holds while no policy selects the Machine. With another UID, it is a copy and means nothing. No drain begins in the first three seconds in
-	// which another policy selects the Machine: the recorded one may be replaced.
+	// TurnLimitAnnotation is the limit under which the Machine waits for a turn, the policy that sets it, and the UID of the Machine:
+	// 25%,workers/6a1ff5c1-…. The limit holds while no policy selects the Machine. With another UID, it is a copy and means nothing. No drain
+	// begins in the first three seconds in which another policy selects the Machine: the recorded one may be replaced.
 	TurnLimitAnnotation = "maintenance.cluster.x-k8s.io/turn-limit"
 
 	// DrainBlockedAnnotation is the time since which something has prevented the drain from beginning, or kept the manager from observing
