@@ -47,8 +47,8 @@ const (
 	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not
 	// have.
 	WatchesAdded ChangeType = "WatchesAdded"
-	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made, see
-	// ConfirmDrained and ConfirmAttempted.
+	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made,
+	// see ConfirmDrained and ConfirmAttempted.
 	DrainConfirmed ChangeType = "DrainConfirmed"
 	// WatchEnded means that the watch has ended with its connection.
 	WatchEnded ChangeType = "WatchEnded"

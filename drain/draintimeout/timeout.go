@@ -106,8 +106,8 @@ func (p *Progress) AddTerminating(deletion, now time.Time) time.Time {
 }
 
 // Record records the start and the latest end of the final eviction attempts in the status of the drain timeout. Both are unset while some
-// attempts are not due. The start stays the same when Pods appear later, so the end is bounded, unless their attempts are missing after the time for
-// attempts: they have started while no manager ran, or the Machine was paused. A Machine that waits bounds its wait, too.
+// attempts are not due. The start stays the same when Pods appear later, so the end is bounded, unless their attempts are missing after the
+// time for attempts: they have started while no manager ran, or the Machine was paused. A Machine that waits bounds its wait, too.
 func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 	if !p.AllDue {
 		status.FinalAttemptTime, status.FinalAttemptEndTime = nil, nil

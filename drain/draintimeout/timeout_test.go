@@ -169,8 +169,11 @@ func TestRecord(t *testing.T) {
 		{"M96: records nothing while attempts are not due", ptr.To(10), draintimeout.Progress{}, "-"},
 		{"M96: gives the attempts 30 s", nil, draintimeout.Progress{AllDue: true, Missing: 1}, "from 1m40s until 2m10s"},
 		{"M96: does not prolong the attempts for Pods that appear later", ptr.To(80), draintimeout.Progress{AllDue: true, Missing: 1}, "from 1m20s until 1m50s"},
-		{"M96: gives the attempts another 30 s if they are missing after the first, because no manager ran", ptr.To(10), draintimeout.Progress{AllDue: true, Missing: 1},
-			"from 1m40s until 2m10s"},
+		{
+			"M96: gives the attempts another 30 s if they are missing after the first, because no manager ran",
+			ptr.To(10), draintimeout.Progress{AllDue: true, Missing: 1},
+			"from 1m40s until 2m10s",
+		},
 		{"M96: gives the Pods that terminate their grace periods", ptr.To(10), draintimeout.Progress{AllDue: true, TerminatingUntil: at(300)}, "from 10s until 5m0s"},
 		{
 			"M96: gives the Pods that terminate ten minutes at most",
