@@ -1,5 +1,5 @@
-// Command kubectl-node_maintenance is a kubectl plugin: kubectl node-maintenance shows drains before, while and after they happen, and drains
-// Nodes. Under the name kubectl_complete-node_maintenance it completes the arguments of the plugin for kubectl.
+// Command kubectl-node_maintenance is a kubectl plugin: kubectl node-maintenance shows drains before, while and after they happen, and
+// drains Nodes. Under the name kubectl_complete-node_maintenance it completes the arguments of the plugin for kubectl.
 package main
 
 import (

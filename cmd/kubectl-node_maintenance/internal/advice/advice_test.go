@@ -34,16 +34,35 @@ func TestOfObstacle(t *testing.T) {
 		obstacle forecast.Obstacle
 		want     string
 	}{
-		{"K41: a surge for a Deployment whose policy requests none", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever}, ""), change + ". For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy."},
+		{
+			"K41: a surge for a Deployment whose policy requests none", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeNever}, ""),
+			change + ". For a Deployment with one replica, set surge: IfSingleReplica in the MachineDrainPolicy.",
+		},
 		{"K41: no surge for other Pods", never(forecast.Settings{Surge: v1alpha1.SurgeNever}, ""), change + "."},
 		{"K41: no surge that is requested", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeAlways}, ""), change + "."},
 		{"K41: no surge that is requested and refused", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeAlways}, surge.Recreated), change + "."},
-		{"K41: surge Always for more replicas", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeIfSingleReplica}, surge.TooManyReplicas), change + ". Or set surge: Always in the MachineDrainPolicy."},
-		{"K41: the annotation where the policy allows it", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeOnRequest}, ""), change + ". Or request a surge with the annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io in the Pod template."},
+		{
+			"K41: surge Always for more replicas", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeIfSingleReplica}, surge.TooManyReplicas),
+			change + ". Or set surge: Always in the MachineDrainPolicy.",
+		},
+		{
+			"K41: the annotation where the policy allows it", never(forecast.Settings{OfDeployment: true, Surge: v1alpha1.SurgeOnRequest}, ""),
+			change + ". Or request a surge with the annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io in the Pod template.",
+		},
 		{"K41: more replicas only if they help", never(forecast.Settings{AllowsWithMorePods: true}, ""), change + ", or add replicas."},
-		{"K41: an integer minAvailable for Pods without a controller", never(forecast.Settings{WithoutController: true}, ""), "Change the budget to an integer minAvailable below the number of its Pods."},
-		{"K41: AlwaysAllow where it is not set", forecast.Obstacle{Reason: string(budgets.BlockedByUnhealthyPods)}, "Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget."},
-		{"K41: not AlwaysAllow where it is set", forecast.Obstacle{Reason: string(budgets.BlockedByUnhealthyPods), Settings: forecast.Settings{AlwaysAllowsUnready: true}}, "Fix the Pods that are not ready."},
+		{
+			"K41: an integer minAvailable for Pods without a controller",
+			never(forecast.Settings{WithoutController: true}, ""), "Change the budget to an integer minAvailable below the number of its Pods.",
+		},
+		{
+			"K41: AlwaysAllow where it is not set", forecast.Obstacle{Reason: string(budgets.BlockedByUnhealthyPods)},
+			"Fix the Pods that are not ready, or set unhealthyPodEvictionPolicy: AlwaysAllow in the budget.",
+		},
+		{
+			"K41: not AlwaysAllow where it is set",
+			forecast.Obstacle{Reason: string(budgets.BlockedByUnhealthyPods), Settings: forecast.Settings{AlwaysAllowsUnready: true}},
+			"Fix the Pods that are not ready.",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if fix, link := advice.OfObstacle(tc.obstacle); fix != tc.want || link == "" {

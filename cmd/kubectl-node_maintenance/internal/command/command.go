@@ -39,8 +39,8 @@ type usage struct {
 
 func usagef(format string, args ...any) error { return usage{errors.Errorf(format, args...)} }
 
-// Run runs the plugin and returns its exit code: 0 and 1 are the answers of a command, 2 is an invalid command line, 3 means that the command
-// could not find an answer, and 130 that a signal has interrupted it.
+// Run runs the plugin and returns its exit code: 0 and 1 are the answers of a command, 2 is an invalid command line, 3 means that the
+// command could not find an answer, and 130 that a signal has interrupted it.
 func Run(version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -85,7 +85,9 @@ type options struct {
 }
 
 func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command {
-	o := &options{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, warnings: newWarnings(streams.ErrOut), clock: clock.RealClock{}}
+	o := &options{
+		IOStreams: streams, config: genericclioptions.NewConfigFlags(true), version: version, warnings: newWarnings(streams.ErrOut), clock: clock.RealClock{},
+	}
 	root := &cobra.Command{
 		Use:   "kubectl-node_maintenance",
 		Short: "Show drains of Nodes before, while and after they happen, and drain Nodes",
@@ -121,7 +123,8 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 	root.SetErr(streams.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	o.config.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "", "Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
+	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "",
+		"Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
 	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
 	o.completeFlags(root)
 	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newReport(o), newVersion(o))

@@ -152,7 +152,8 @@ func TestInParallel(t *testing.T) {
 
 func TestPlanEach(t *testing.T) {
 	unreachable, missing := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "c")
-	_, deleted := (&observe.Cluster{WithWatch: fake.NewClientBuilder().WithScheme(clusters(t)).Build()}).MachineOf(t.Context(), types.NamespacedName{Namespace: "default", Name: "b"}, observe.Proposed{})
+	_, deleted := (&observe.Cluster{WithWatch: fake.NewClientBuilder().WithScheme(clusters(t)).Build()}).MachineOf(t.Context(),
+		types.NamespacedName{Namespace: "default", Name: "b"}, observe.Proposed{})
 	for name, test := range map[string]struct {
 		selected bool // by label
 		errs     map[string]error
@@ -160,10 +161,17 @@ func TestPlanEach(t *testing.T) {
 		gaps     []string
 		failure  error
 	}{
-		"all":                                   {false, nil, 2, nil, nil},
-		"the others if one cannot be predicted": {false, map[string]error{"a": unreachable}, 1, []string{"Machine default/a is not predicted: connection refused"}, nil},
-		"none if none can be":                   {false, map[string]error{"a": unreachable, "b": unreachable}, 0, []string{"Machine default/a is not predicted: connection refused", "Machine default/b is not predicted: connection refused"}, unreachable},
-		"the others if a Cluster has no kubeconfig":     {true, map[string]error{"b": missing}, 1, []string{"Machine default/b is not predicted: secrets \"c\" not found"}, nil},
+		"all": {false, nil, 2, nil, nil},
+		"the others if one cannot be predicted": {
+			false, map[string]error{"a": unreachable}, 1, []string{"Machine default/a is not predicted: connection refused"}, nil,
+		},
+		"none if none can be": {
+			false, map[string]error{"a": unreachable, "b": unreachable}, 0,
+			[]string{"Machine default/a is not predicted: connection refused", "Machine default/b is not predicted: connection refused"}, unreachable,
+		},
+		"the others if a Cluster has no kubeconfig": {
+			true, map[string]error{"b": missing}, 1, []string{"Machine default/b is not predicted: secrets \"c\" not found"}, nil,
+		},
 		"the others if a Machine was deleted meanwhile": {true, map[string]error{"b": deleted}, 1, nil, nil},
 		"none if all were deleted meanwhile":            {true, map[string]error{"a": deleted, "b": deleted}, 0, nil, deleted},
 		"none if a named Machine does not exist":        {false, map[string]error{"b": deleted}, 0, nil, deleted},
@@ -172,9 +180,10 @@ func TestPlanEach(t *testing.T) {
 		t.Run("K33: plan predicts "+name, func(t *testing.T) {
 			g := NewWithT(t)
 			gaps := &observe.Gaps{}
-			drains, err := planEach([]types.NamespacedName{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}}, !test.selected, gaps, func(key types.NamespacedName) (report.Drain, error) {
-				return report.Drain{}, test.errs[key.Name]
-			})
+			drains, err := planEach([]types.NamespacedName{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}}, !test.selected, gaps,
+				func(key types.NamespacedName) (report.Drain, error) {
+					return report.Drain{}, test.errs[key.Name]
+				})
 			g.Expect(drains).To(HaveLen(test.drains))
 			g.Expect(gaps.List()).To(Equal(test.gaps))
 			if test.failure == nil {
@@ -296,14 +305,16 @@ func TestConcernsMachines(t *testing.T) {
 	}
 }
 
-// forbidding returns the address of an API server that serves Nodes, Pods and NodeMaintenances, and forbids each request, and the number of writes.
+// forbidding returns the address of an API server that serves Nodes, Pods and NodeMaintenances, and forbids each request, and the number of
+// writes.
 func forbidding(t *testing.T) (address string, writes *atomic.Int32) {
 	t.Helper()
 	version := metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version}
 	answers := map[string]any{
 		"/api": metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
 		"/api/v1": metav1.APIResourceList{
-			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod"}},
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1",
+			APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod"}},
 		},
 		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
 			{Name: v1alpha1.GroupVersion.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},

@@ -16,7 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 )
 
-// Completer is the name of the program that kubectl runs to complete the arguments of this plugin. A link of this name to the plugin suffices.
+// Completer is the name of the program that kubectl runs to complete the arguments of this plugin. A link of this name to the plugin
+// suffices.
 const Completer = "kubectl_complete-node_maintenance"
 
 // The limits of a completion: the user waits for it at each press of the key.

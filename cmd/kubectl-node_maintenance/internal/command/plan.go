@@ -146,8 +146,9 @@ func concernsMachines(proposed observe.Proposed, machines []types.NamespacedName
 	return nil
 }
 
-// planEach predicts the drains of Machines. If some of several cannot be predicted, for example because a workload cluster cannot be reached, that
-// is a gap: the others are predicted. A Machine that does not exist is an error if the command line names it; else it was deleted meanwhile.
+// planEach predicts the drains of Machines. If some of several cannot be predicted, for example because a workload cluster cannot be
+// reached, that is a gap: the others are predicted. A Machine that does not exist is an error if the command line names it; else it was
+// deleted meanwhile.
 func planEach(machines []types.NamespacedName, named bool, gaps *observe.Gaps, plan func(types.NamespacedName) (report.Drain, error)) ([]report.Drain, error) {
 	var drains []report.Drain
 	var last error

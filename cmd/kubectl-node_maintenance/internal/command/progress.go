@@ -57,7 +57,8 @@ func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t
 	return err
 }
 
-// proposePlan prints the plan about which the user decides. Like the question, it is no result: the standard output may have a format for programs.
+// proposePlan prints the plan about which the user decides. Like the question, it is no result: the standard output may have a format for
+// programs.
 func (o *options) proposePlan(plan *report.Plan) {
 	report.WritePlan(o.ErrOut, plan, false, terminal.StyleFor(o.ErrOut, o.noColors()))
 }

@@ -94,7 +94,8 @@ func (y *whyOptions) explain(ctx context.Context, c *observe.Connections, kind s
 	}
 }
 
-// unread turns an error of what is read after the subject of the explanation into a gap: the rest is explained. Only Ctrl-C ends the command.
+// unread turns an error of what is read after the subject of the explanation into a gap: the rest is explained. Only Ctrl-C ends the
+// command.
 func unread(c *observe.Connections, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err

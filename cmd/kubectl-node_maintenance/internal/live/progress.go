@@ -150,8 +150,8 @@ func (h *history) progressOf(cluster string, m *report.MaintenanceStatus, now ti
 	return p
 }
 
-// estimate returns the remaining time at the mean rate so far. It returns zero until the start is known and some Pods have terminated, at least
-// one of them while the view is open, and while no Pod terminates: then the rate says nothing about the remaining Pods.
+// estimate returns the remaining time at the mean rate so far. It returns zero until the start is known and some Pods have terminated, at
+// least one of them while the view is open, and while no Pod terminates: then the rate says nothing about the remaining Pods.
 func (c *course) estimate(now time.Time) time.Duration {
 	if c.done < leastDone || c.remaining == 0 || c.lastDone.IsZero() || c.start.IsZero() {
 		return 0

@@ -25,14 +25,20 @@ const waitsForBudget = "Waiting for PodDisruptionBudget shop/web: 58 healthy Pod
 // sceneAt returns the status of two drains and one wait at a step.
 func sceneAt(step int) *report.Status {
 	maintenance := report.MaintenanceStatus{
-		Name: "workers-659b9-44cf8-1a9da24f", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: int32(6 - step), Pending: 2, Skipped: 2, Evacuated: int32(step),
-		Blocking: "shop/web-0: " + waitsForBudget,
-		Blocked:  []report.BlockedPod{{Pod: "shop/web-0", Reason: "BudgetExhausted", Why: waitsForBudget, Since: before(50 * time.Second)}},
+		Name: "workers-659b9-44cf8-1a9da24f", Stage: "Drain", Since: before(time.Minute), Nodes: 1, Evacuating: int32(6 - step), Pending: 2, Skipped: 2,
+		Evacuated: int32(step),
+		Blocking:  "shop/web-0: " + waitsForBudget,
+		Blocked:   []report.BlockedPod{{Pod: "shop/web-0", Reason: "BudgetExhausted", Why: waitsForBudget, Since: before(50 * time.Second)}},
 	}
 	for i := range 6 - step {
-		maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: fmt.Sprintf("shop/web-%d", i), Why: waitsForBudget, Since: before(50 * time.Second), HasEvacuation: true})
+		maintenance.Pods = append(maintenance.Pods, report.BlockedPod{
+			Pod: fmt.Sprintf("shop/web-%d", i), Why: waitsForBudget, Since: before(50 * time.Second), HasEvacuation: true,
+		})
 	}
-	maintenance.Pods = append(maintenance.Pods, report.BlockedPod{Pod: "db/evil\x1b]0;title\a-\u202e0", Why: "Evacuator operator.example.com is active.", Since: before(20 * time.Second), Expected: before(-4 * time.Minute), HasEvacuation: true})
+	maintenance.Pods = append(maintenance.Pods, report.BlockedPod{
+		Pod: "db/evil\x1b]0;title\a-\u202e0", Why: "Evacuator operator.example.com is active.", Since: before(20 * time.Second), Expected: before(-4 * time.Minute),
+		HasEvacuation: true,
+	})
 	workers := report.GroupStatus{Kind: "MachineDeployment", Name: "workers", Machines: 6, Drains: []report.MachineStatus{
 		{
 			Machine: "default/workers-659b9-44cf8", Node: "workers-659b9-44cf8", Deleted: before(5 * time.Minute), Since: before(time.Minute),

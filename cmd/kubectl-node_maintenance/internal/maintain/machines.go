@@ -48,7 +48,8 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 	}
 	present := v1alpha1.NodeMaintenanceStage(machine.Annotations[v1alpha1.MachineStageAnnotation])
 	if stage != v1alpha1.StageComplete && isCompleting(machine) {
-		return written, errors.Errorf("the maintenance of Machine %s is being completed; try again when it has no condition %s", target.Key, v1alpha1.MachineNodeMaintenance)
+		return written, errors.Errorf("the maintenance of Machine %s is being completed; try again when it has no condition %s", target.Key,
+			v1alpha1.MachineNodeMaintenance)
 	}
 	if stage == v1alpha1.StageCordon && present == v1alpha1.StageDrain {
 		return written, errors.Errorf("the Node of Machine %s is being drained, and stages only move forward; complete the maintenance first", target.Key)
@@ -61,8 +62,8 @@ func (m Machines) Request(ctx context.Context, target Target, stage v1alpha1.Nod
 	return written, errors.Wrapf(m.Cluster.Patch(ctx, machine, patch), "annotating Machine %s", target.Key)
 }
 
-// isCompleting reports whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of the
-// Machine may be that of the earlier request.
+// isCompleting reports whether the manager has not yet completed a maintenance that is no longer requested. Until then, the condition of
+// the Machine may be that of the earlier request.
 func isCompleting(machine *clusterv1.Machine) bool {
 	if machinedrain.MayBeMaintained(machine) {
 		return false
@@ -111,7 +112,10 @@ func (m Machines) progress(_ Target, object client.Object, stage v1alpha1.NodeMa
 	case condition == nil:
 		return Progress{Reached: stage == v1alpha1.StageComplete}
 	case stage == v1alpha1.StageComplete && machinedrain.IsUpdatedInPlace(machine):
-		return Progress{Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts until the update has completed"}
+		return Progress{
+			Message: "Cluster API updates the Machine in place. If its MachineDrainPolicy requires a maintenance of the Node for that, it lasts " +
+				"until the update has completed",
+		}
 	case stage != v1alpha1.StageComplete && condition.Reason == v1alpha1.ReasonNotManaged:
 		return Progress{Failed: fmt.Sprintf("%s. It stays, and takes effect when a policy selects the Machine; to remove it: "+
 			"kubectl node-maintenance complete machine %s -n %s", condition.Message, machine.Name, machine.Namespace)}

@@ -12,9 +12,13 @@ import (
 
 func TestProgress(t *testing.T) {
 	const changed = "another actor has changed the annotation " + v1alpha1.MachineStageAnnotation
-	waits := metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, Message: "Drain not completed yet"}
+	waits := metav1.Condition{
+		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, Message: "Drain not completed yet",
+	}
 	completed := metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineCompleted}
-	unmanaged := metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotManaged, Message: "No MachineDrainPolicy selects the Machine"}
+	unmanaged := metav1.Condition{
+		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNotManaged, Message: "No MachineDrainPolicy selects the Machine",
+	}
 	for name, tc := range map[string]struct {
 		requested v1alpha1.NodeMaintenanceStage
 		present   string
@@ -29,7 +33,8 @@ func TestProgress(t *testing.T) {
 		"fails if another actor drains a Node to be cordoned":       {v1alpha1.StageCordon, "Drain", waits, Progress{Failed: changed}},
 		"fails if another actor removes the annotation":             {v1alpha1.StageDrain, "", waits, Progress{Failed: changed}},
 		"says that the annotation of a Machine that no policy selects stays, and how to remove it": {v1alpha1.StageDrain, "Drain", unmanaged, Progress{
-			Failed: "No MachineDrainPolicy selects the Machine. It stays, and takes effect when a policy selects the Machine; to remove it: kubectl node-maintenance complete machine m -n default",
+			Failed: "No MachineDrainPolicy selects the Machine. It stays, and takes effect when a policy selects the Machine; to remove it: kubectl node-maintenance " +
+				"complete machine m -n default",
 		}},
 	} {
 		t.Run("K14: the command "+name, func(t *testing.T) {

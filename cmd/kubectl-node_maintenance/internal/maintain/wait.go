@@ -17,8 +17,8 @@ import (
 // reconnectAfter is the wait after a watch has failed.
 const reconnectAfter = 2 * time.Second
 
-// Wait waits by watch until each target has reached the stage or will not reach it. It returns the error of the context when the context ends
-// before. An error of the first list is returned; later ones are reported, and the wait continues.
+// Wait waits by watch until each target has reached the stage or will not reach it. It returns the error of the context when the context
+// ends before. An error of the first list is returned; later ones are reported, and the wait continues.
 func (r *Run) Wait(ctx context.Context) error {
 	options := r.watched()
 	for first := true; len(r.active) > 0; first = false {

@@ -205,8 +205,10 @@ func (c *Connections) overriddenConfig(cluster types.NamespacedName) (*rest.Conf
 // confined returns an error if a kubeconfig from a Secret would run a program or read files of the user: the author of the Secret must
 // not gain that.
 func confined(config *rest.Config, secret types.NamespacedName) error {
-	if config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CertFile != "" || config.KeyFile != "" || config.CAFile != "" {
-		return errors.Errorf("the kubeconfig in Secret %s runs a program or refers to local files; save it to a file, check it, and pass --workload-kubeconfig FILE", secret)
+	if config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CertFile != "" || config.KeyFile != "" ||
+		config.CAFile != "" {
+		return errors.Errorf("the kubeconfig in Secret %s runs a program or refers to local files; save it to a file, check it, and pass --workload-kubeconfig FILE",
+			secret)
 	}
 	return nil
 }

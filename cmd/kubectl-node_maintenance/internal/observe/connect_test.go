@@ -76,9 +76,13 @@ func TestFindNode(t *testing.T) {
 		fails  bool
 	}{
 		"M128: plan finds the Node of a Machine with a provider ID and no nodeRef, as the manager": {func(*Machine) {}, nil, machinedrain.NotSkipped, false},
-		"M128: and says that there is none":                          {func(m *Machine) { m.Spec.ProviderID = "cloud://other" }, nil, machinedrain.SkipNoNode, false},
-		"K2: and does not say so if the Nodes cannot be read":        {func(*Machine) {}, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil), "", true},
-		"M128: and reads no Nodes for a Machine that is not drained": {func(m *Machine) { m.Facts.ClusterDeleting = true }, errors.New("read"), machinedrain.SkipClusterDeleting, false},
+		"M128: and says that there is none": {func(m *Machine) { m.Spec.ProviderID = "cloud://other" }, nil, machinedrain.SkipNoNode, false},
+		"K2: and does not say so if the Nodes cannot be read": {
+			func(*Machine) {}, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil), "", true,
+		},
+		"M128: and reads no Nodes for a Machine that is not drained": {
+			func(m *Machine) { m.Facts.ClusterDeleting = true }, errors.New("read"), machinedrain.SkipClusterDeleting, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, m := NewWithT(t), machine()
@@ -108,12 +112,21 @@ func TestOverride(t *testing.T) {
 		overridden  bool
 		failure     string
 	}{
-		"a Node of the Cluster is read":                                    {map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "prod"}, true, ""},
-		"a Node without annotations is read":                               {map[string]string{}, true, ""},
-		"a Node that does not exist may be that of another file":           {nil, true, "Node n does not exist in the cluster of --workload-kubeconfig: check that this is Cluster default/prod"},
-		"a Node of another Cluster is not read":                            {map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "test"}, true, "belongs to Cluster default/test, and the Machine to Cluster default/prod"},
-		"a Node of a Cluster of the same name in another namespace is not": {map[string]string{clusterv1.ClusterNamespaceAnnotation: "other", clusterv1.ClusterNameAnnotation: "prod"}, true, "belongs to Cluster other/prod"},
-		"without the flag, a Node that does not exist is no error":         {nil, false, ""},
+		"a Node of the Cluster is read": {
+			map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "prod"}, true, "",
+		},
+		"a Node without annotations is read": {map[string]string{}, true, ""},
+		"a Node that does not exist may be that of another file": {
+			nil, true, "Node n does not exist in the cluster of --workload-kubeconfig: check that this is Cluster default/prod",
+		},
+		"a Node of another Cluster is not read": {
+			map[string]string{clusterv1.ClusterNamespaceAnnotation: "default", clusterv1.ClusterNameAnnotation: "test"}, true,
+			"belongs to Cluster default/test, and the Machine to Cluster default/prod",
+		},
+		"a Node of a Cluster of the same name in another namespace is not": {
+			map[string]string{clusterv1.ClusterNamespaceAnnotation: "other", clusterv1.ClusterNameAnnotation: "prod"}, true, "belongs to Cluster other/prod",
+		},
+		"without the flag, a Node that does not exist is no error": {nil, false, ""},
 	} {
 		t.Run("K51: with --workload-kubeconfig, "+name, func(t *testing.T) {
 			g, objects := NewWithT(t), fakes.Builder()

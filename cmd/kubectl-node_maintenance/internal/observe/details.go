@@ -26,7 +26,8 @@ type details struct {
 	nodes   map[string]*followed // the metadata of the Pods of a Node
 }
 
-// FollowDetails makes the Watch follow PodDisruptionBudgets, and the Pods of Nodes that Terminating is called for. It must be called before Drains.
+// FollowDetails makes the Watch follow PodDisruptionBudgets, and the Pods of Nodes that Terminating is called for. It must be called before
+// Drains.
 func (w *Watch) FollowDetails() { w.details = map[types.NamespacedName]*details{} }
 
 // followDetails watches the budgets. If that cannot begin, the recording lacks them, and has the drains.

@@ -187,7 +187,9 @@ func (c *Connections) FindNode(ctx context.Context, m *Machine) error {
 }
 
 // referenced reads an object of a provider, nil if it does not exist. read is false if the user may not.
-func (c *Cluster) referenced(ctx context.Context, ref clusterv1.ContractVersionedObjectReference, namespace string) (_ *unstructured.Unstructured, read bool, _ error) {
+func (c *Cluster) referenced(ctx context.Context, ref clusterv1.ContractVersionedObjectReference,
+	namespace string,
+) (_ *unstructured.Unstructured, read bool, _ error) {
 	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind})
 	if read, err := c.tolerate(err, "get", strings.ToLower(ref.Kind)+"."+ref.APIGroup); !read {
 		return nil, false, err

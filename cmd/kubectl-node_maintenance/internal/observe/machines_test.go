@@ -25,10 +25,13 @@ func TestMachineOf(t *testing.T) {
 	machine.Status.NodeRef.Name = "w1"
 	// lists returns a management cluster that answers lists with an error.
 	lists := func(answer func(client.ObjectList) error) *Cluster {
-		return &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fakes.Builder(machine.DeepCopy(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).
-			WithInterceptorFuncs(interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
-				return answer(list)
-			}}).Build()}
+		return &Cluster{
+			Name: "management", gaps: &Gaps{},
+			WithWatch: fakes.Builder(machine.DeepCopy(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}).
+				WithInterceptorFuncs(interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+					return answer(list)
+				}}).Build(),
+		}
 	}
 	for name, tc := range map[string]struct {
 		answer error

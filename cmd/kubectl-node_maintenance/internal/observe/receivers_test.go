@@ -40,7 +40,8 @@ func TestReceiversFor(t *testing.T) {
 		{"K39: reads the webhooks if a PodDisruptionBudget blocks the drain", 0, false, []string{"moves.example.com"}, nil, 2},
 		{"K39: does not read the webhooks otherwise", 1, false, nil, nil, 0},
 		{"K39: webhooks that may not be read are a gap", 0, true, nil, []string{
-			"No right to list validatingwebhookconfigurations.admissionregistration.k8s.io in c", "No right to list mutatingwebhookconfigurations.admissionregistration.k8s.io in c",
+			"No right to list validatingwebhookconfigurations.admissionregistration.k8s.io in c",
+			"No right to list mutatingwebhookconfigurations.admissionregistration.k8s.io in c",
 		}, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 // +kubebuilder:rbac:groups=autoscaling,resources=horizontalpodautoscalers,verbs=list,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get,roleName=capnm-plugin-workload-reader
 
-// readSurges reads Deployments and what else decides whether they surge: the HorizontalPodAutoscalers of their Namespaces, and the claims of
-// their templates.
+// readSurges reads Deployments and what else decides whether they surge: the HorizontalPodAutoscalers of their Namespaces, and the claims
+// of their templates.
 func (w *Workload) readSurges(ctx context.Context, names []types.NamespacedName) error {
 	missing := slices.DeleteFunc(names, func(name types.NamespacedName) bool { _, known := w.surges[name]; return known })
 	namespaces := sets.New[string]()
@@ -87,8 +87,8 @@ func (w *Workload) claimsOf(ctx context.Context, deployment *appsv1.Deployment) 
 	return claims, nil
 }
 
-// Replicas returns how many replicas a Deployment or StatefulSet of a Cluster declares, or of the cluster of the context if the Cluster is empty. It
-// returns 0 if that is not known: nothing depends on it but a note.
+// Replicas returns how many replicas a Deployment or StatefulSet of a Cluster declares, or of the cluster of the context if the Cluster is
+// empty. It returns 0 if that is not known: nothing depends on it but a note.
 func (c *Connections) Replicas(ctx context.Context, cluster, kind string, name types.NamespacedName) int32 {
 	w := c.CurrentWorkload()
 	if namespace, name, found := strings.Cut(cluster, "/"); found {

@@ -32,7 +32,9 @@ func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.N
 	if attached.Len() == 0 {
 		return &volumes.Decision{}, nil
 	}
-	seen := volumes.Observation{Attached: sets.List(attached), Facts: volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}}}
+	seen := volumes.Observation{
+		Attached: sets.List(attached), Facts: volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}},
+	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
 	var claims []types.NamespacedName
 	for i := range w.pods[node.Name] {

@@ -24,7 +24,9 @@ func TestVolumes(t *testing.T) {
 	volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "vol-1"}
 	volume.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "data"}
 	skipped := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Labels: map[string]string{clusterv1.PodDrainLabel: "skip"}}}
-	skipped.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	skipped.Spec.Volumes = []corev1.Volume{{
+		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+	}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
 	node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "kubernetes.io/csi/csi.example.com^vol-1"}}
 	workload := func(funcs interceptor.Funcs) *Workload {
@@ -44,7 +46,9 @@ func TestVolumes(t *testing.T) {
 	t.Run("K1: a volume of an in-tree cloud plugin is matched by the name of its CSI driver", func(t *testing.T) {
 		g := NewWithT(t)
 		inTree := volume.DeepCopy()
-		inTree.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-1"}}
+		inTree.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+			AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-1"},
+		}
 		attached := node.DeepCopy()
 		attached.Status.VolumesAttached[0].Name = "kubernetes.io/csi/ebs.csi.aws.com^vol-1"
 		w := newWorkload(&Cluster{WithWatch: fake.NewClientBuilder().WithObjects(claim, inTree).Build(), gaps: &Gaps{}})

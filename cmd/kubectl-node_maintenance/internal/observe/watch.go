@@ -52,8 +52,8 @@ type workload struct {
 	maintenances, evacuations *followed
 }
 
-// subject is what cannot be read: a kind of a workload cluster, or of the cluster of the context if the name is empty. Without a kind, it is
-// the connection.
+// subject is what cannot be read: a kind of a workload cluster, or of the cluster of the context if the name is empty. Without a kind, it
+// is the connection.
 type subject struct {
 	cluster types.NamespacedName
 	kind    string

@@ -30,11 +30,14 @@ func workloadServer(t *testing.T) (config *rest.Config, lists *atomic.Int32) {
 		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
 			{Name: group.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
 		}},
-		"/apis/" + group.String(): metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: group.String(), APIResources: []metav1.APIResource{
-			{Name: "nodemaintenances", Kind: "NodeMaintenance"}, {Name: "evacuations", Kind: "Evacuation", Namespaced: true},
-		}},
+		"/apis/" + group.String(): metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: group.String(), APIResources: []metav1.APIResource{
+				{Name: "nodemaintenances", Kind: "NodeMaintenance"}, {Name: "evacuations", Kind: "Evacuation", Namespaced: true},
+			},
+		},
 		"/apis/" + group.String() + "/nodemaintenances": v1alpha1.NodeMaintenanceList{
-			TypeMeta: metav1.TypeMeta{APIVersion: group.String(), Kind: "NodeMaintenanceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1alpha1.NodeMaintenance{maintenance},
+			TypeMeta: metav1.TypeMeta{APIVersion: group.String(), Kind: "NodeMaintenanceList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+			Items: []v1alpha1.NodeMaintenance{maintenance},
 		},
 	}
 	lists = &atomic.Int32{}
@@ -45,10 +48,16 @@ func workloadServer(t *testing.T) (config *rest.Config, lists *atomic.Int32) {
 		switch {
 		case !served:
 			w.WriteHeader(http.StatusForbidden)
-			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "forbidden"}
+			answer = metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+				Message: "forbidden",
+			}
 		case query.Get("sendInitialEvents") != "": // the client lists instead
 			w.WriteHeader(http.StatusUnprocessableEntity)
-			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid}
+			answer = metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity,
+				Reason: metav1.StatusReasonInvalid,
+			}
 		case query.Get("watch") != "":
 			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()

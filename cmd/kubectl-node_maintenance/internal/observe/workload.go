@@ -86,7 +86,8 @@ func newWorkload(c *Cluster) *Workload {
 	}
 }
 
-// In lets the reads of Pods and Evacuations fall back to one Namespace, where the user may not list them in all. The missing right is a gap.
+// In lets the reads of Pods and Evacuations fall back to one Namespace, where the user may not list them in all. The missing right is a
+// gap.
 func (w *Workload) In(namespace string) *Workload {
 	w.namespace = namespace
 	return w
@@ -95,7 +96,8 @@ func (w *Workload) In(namespace string) *Workload {
 // IsUnread reports whether the user may not read a Node, of which only the name is known then.
 func IsUnread(node *corev1.Node) bool { return node.UID == "" }
 
-// Selects reports whether a NodeMaintenance selects a Node. Where the Node was not read, its name or the status of the NodeMaintenance decides.
+// Selects reports whether a NodeMaintenance selects a Node. Where the Node was not read, its name or the status of the NodeMaintenance
+// decides.
 func Selects(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
 	if !IsUnread(node) {
 		return nodeselection.Selects(m, node)
@@ -116,8 +118,8 @@ func (w *Workload) Node(ctx context.Context, name string) (*corev1.Node, error) 
 	return node, err
 }
 
-// NodeOf returns the Node of a Machine, nil if it does not exist. With --workload-kubeconfig, a Node that does not exist, or that belongs to
-// another Cluster, is an error: the file may be that of another Cluster.
+// NodeOf returns the Node of a Machine, nil if it does not exist. With --workload-kubeconfig, a Node that does not exist, or that belongs
+// to another Cluster, is an error: the file may be that of another Cluster.
 func (w *Workload) NodeOf(ctx context.Context, m *Machine) (*corev1.Node, error) {
 	node, err := w.Node(ctx, m.Status.NodeRef.Name)
 	if err != nil || !w.isOverridden {
@@ -134,7 +136,8 @@ func (w *Workload) NodeOf(ctx context.Context, m *Machine) (*corev1.Node, error)
 	return node, nil
 }
 
-// SomeNodes returns the first 100 Nodes of those with the names, by name, nil for one that does not exist. It returns those that could be read.
+// SomeNodes returns the first 100 Nodes of those with the names, by name, nil for one that does not exist. It returns those that could be
+// read.
 func (w *Workload) SomeNodes(ctx context.Context, names []string) map[string]*corev1.Node {
 	nodes := map[string]*corev1.Node{}
 	_ = each(ctx, names[:min(len(names), maxTurnNodes)], func(ctx context.Context, name string) error {
@@ -212,7 +215,8 @@ func (w *Workload) MaintenancesOnly(ctx context.Context) ([]v1alpha1.NodeMainten
 	return w.maintenances, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
 }
 
-// MaintenancesUnread reports whether the user may not list the NodeMaintenances, so that there may be others than those that Maintenances returns.
+// MaintenancesUnread reports whether the user may not list the NodeMaintenances, so that there may be others than those that Maintenances
+// returns.
 func (w *Workload) MaintenancesUnread() bool { return w.maintenancesUnread }
 
 // Forecast reads what the forecast of the drain of a Node by a NodeMaintenance depends on. now is the time of the observation.
@@ -231,7 +235,8 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 	}
 	nodes := forecast.NodesOf(o)
 	if len(nodes) > maxNodes {
-		w.gaps.Add(fmt.Sprintf("%d Nodes share NodeMaintenances with Node %s; the order among their Pods and the limit maxParallelNodes are not predicted", len(nodes), node.Name))
+		w.gaps.Add(fmt.Sprintf("%d Nodes share NodeMaintenances with Node %s; the order among their Pods and the limit maxParallelNodes are not predicted",
+			len(nodes), node.Name))
 		o.Nodes, o.Others, nodes = nil, nil, []string{node.Name}
 	}
 	if err := w.readPods(ctx, nodes); err != nil {
@@ -280,7 +285,9 @@ func (w *Workload) readUnscheduled(ctx context.Context, namespaces []string) ([]
 }
 
 // drainsBeside returns the other NodeMaintenances in stage Drain that share Nodes with this one, directly or through others.
-func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, selected []*corev1.Node, all []v1alpha1.NodeMaintenance) ([]planinput.Drain, error) {
+func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeMaintenance, selected []*corev1.Node,
+	all []v1alpha1.NodeMaintenance,
+) ([]planinput.Drain, error) {
 	var drains []planinput.Drain
 	seen, known := sets.New(maintenance.Name), map[string]*corev1.Node{}
 	for _, node := range selected {
@@ -309,7 +316,8 @@ func (w *Workload) drainsBeside(ctx context.Context, maintenance *v1alpha1.NodeM
 	return drains, nil
 }
 
-// selected returns the Nodes that a NodeMaintenance selects: those that its status lists, if it selects by label and the user may not list Nodes.
+// selected returns the Nodes that a NodeMaintenance selects: those that its status lists, if it selects by label and the user may not list
+// Nodes.
 func (w *Workload) selected(ctx context.Context, m *v1alpha1.NodeMaintenance) ([]*corev1.Node, error) {
 	selects := nodeselection.Of(m)
 	names, byName := nodeselection.Names(m)

@@ -18,8 +18,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
-// visibleTo returns a workload cluster with Node n, its Pods in the Namespaces shop and bank, and NodeMaintenances that drain it: one by name, one by
-// label. The user may read no Nodes, and only the Namespace shop if that is true.
+// visibleTo returns a workload cluster with Node n, its Pods in the Namespaces shop and bank, and NodeMaintenances that drain it: one by
+// name, one by label. The user may read no Nodes, and only the Namespace shop if that is true.
 func visibleTo(t *testing.T, onlyShop bool) *Workload {
 	t.Helper()
 	byName := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "by-name", Annotations: map[string]string{v1alpha1.NodeUIDAnnotation: "uid"}}}
@@ -29,7 +29,9 @@ func visibleTo(t *testing.T, onlyShop bool) *Workload {
 	byLabel.Spec.NodeSelector.NodeSelectorTerms = []v1alpha1.NodeSelectorTerm{{
 		MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}},
 	}}
-	byLabel.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "n"}}, {NodeRef: v1alpha1.NodeReference{Name: "other"}}}
+	byLabel.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{
+		{NodeRef: v1alpha1.NodeReference{Name: "n"}}, {NodeRef: v1alpha1.NodeReference{Name: "other"}},
+	}
 	pod := func(namespace string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: corev1.PodSpec{NodeName: "n"}}
 	}

@@ -165,7 +165,10 @@ func adviceOf(h *recording.History) []change {
 		if cause.Blocked < time.Second || len(all) == most {
 			break
 		}
-		a := change{Name: clean(cause.Name()), Text: fmt.Sprintf("blocked %s in %s for %s", text.Count(cause.Pods, "Pod"), text.Count(cause.Drains, "drain"), recording.Duration(cause.Blocked))}
+		a := change{
+			Name: clean(cause.Name()),
+			Text: fmt.Sprintf("blocked %s in %s for %s", text.Count(cause.Pods, "Pod"), text.Count(cause.Drains, "drain"), recording.Duration(cause.Blocked)),
+		}
 		if a.Fix, a.Guide = advice.Of(cause.Reason); cause.NeverAllows {
 			a.Fix = advice.FixNeverAllows
 		}
@@ -288,7 +291,8 @@ func (v *view) waits(h *recording.History) {
 	for _, w := range all {
 		v.Waits = append(v.Waits, wait{
 			Class: kindClass(w.Reason), Kind: string(history.KindOf(w.Reason)), Pod: v.named(w.cluster, w.pod.Name), Node: terminal.Clean(w.pod.Node, maxName),
-			For: recording.Duration(w.For()), Seconds: strconv.FormatFloat(w.For().Seconds(), 'f', 1, 64), Name: clean(w.Name()), Start: w.Start.UTC().Format(time.TimeOnly),
+			For: recording.Duration(w.For()), Seconds: strconv.FormatFloat(w.For().Seconds(), 'f', 1, 64), Name: clean(w.Name()),
+			Start: w.Start.UTC().Format(time.TimeOnly),
 		})
 	}
 }

@@ -23,11 +23,13 @@ func historyOf(text string, pods int) *recording.History {
 	d := recording.Drain{Cluster: text, Machine: text, Maintenance: text, Nodes: []string{text}, Start: begin, End: begin.Add(time.Hour)}
 	for i := range pods {
 		start := begin.Add(time.Duration(i) * time.Second)
-		d.Pods = append(d.Pods, recording.PodCourse{Name: fmt.Sprintf("%s-%d", text, i), Node: text, Start: start, End: start.Add(time.Minute), Ended: true, Waits: []history.Wait{
-			{Reason: "BudgetExhausted", Object: "PodDisruptionBudget " + text, Message: text, Start: start, End: start.Add(40 * time.Second)},
-			{Reason: text, Message: text, Start: start.Add(40 * time.Second), End: start.Add(50 * time.Second)},
-			{Reason: history.WaitEviction, Start: start.Add(50 * time.Second), End: start.Add(time.Minute)},
-		}})
+		d.Pods = append(d.Pods, recording.PodCourse{
+			Name: fmt.Sprintf("%s-%d", text, i), Node: text, Start: start, End: start.Add(time.Minute), Ended: true, Waits: []history.Wait{
+				{Reason: "BudgetExhausted", Object: "PodDisruptionBudget " + text, Message: text, Start: start, End: start.Add(40 * time.Second)},
+				{Reason: text, Message: text, Start: start.Add(40 * time.Second), End: start.Add(50 * time.Second)},
+				{Reason: history.WaitEviction, Start: start.Add(50 * time.Second), End: start.Add(time.Minute)},
+			},
+		})
 	}
 	h.Drains = []recording.Drain{d}
 	h.Budgets = []recording.BudgetCourse{{Cluster: text, Name: text, Steps: []recording.BudgetStep{
@@ -121,7 +123,10 @@ func TestWriteMarkdown(t *testing.T) {
 		var out bytes.Buffer
 		g := NewWithT(t)
 		g.Expect(WriteMarkdown(&out, historyOf("web", 20))).To(Succeed())
-		for _, text := range []string{"# Drains of the web\n", "- **Machine web**: Drained in 1 h (20 Pods)", "| 40 s | web-0 | web | PodDisruptionBudget web | 12:00:00 |\n", "25 shorter waits are not listed."} {
+		for _, text := range []string{
+			"# Drains of the web\n", "- **Machine web**: Drained in 1 h (20 Pods)", "| 40 s | web-0 | web | PodDisruptionBudget web | 12:00:00 |\n",
+			"25 shorter waits are not listed.",
+		} {
 			g.Expect(out.String()).To(ContainSubstring(text))
 		}
 	})

@@ -223,7 +223,8 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	}
 	d.Blockers = append(d.Blockers, intent.Paused...)
 	if hooks := machinedrain.OtherHooks(m.Machine, intent.Policy); len(hooks) > 0 && m.DeletionTimestamp.IsZero() {
-		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonWaitingForPreDrainHook, "The drain of the Machine, when it is deleted, waits for other pre-drain hooks to be removed: "+machinedrain.HooksText(hooks)))
+		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonWaitingForPreDrainHook,
+			"The drain of the Machine, when it is deleted, waits for other pre-drain hooks to be removed: "+machinedrain.HooksText(hooks)))
 	}
 }
 
@@ -246,7 +247,8 @@ func pauses(m *observe.Machine) []Problem {
 func NodeDrain(node *corev1.Node, intent Intent, observed forecast.Observation) Drain {
 	d := Drain{Node: node.Name}
 	if machine := node.Annotations["cluster.x-k8s.io/machine"]; machine != "" && intent.Present == nil {
-		d.Notes = append(d.Notes, fmt.Sprintf("This is a manual drain with the built-in drain rules. The policy and the MachineDrainRules of Machine %s/%s are in the management cluster; with its context, `plan machine` uses them.",
+		d.Notes = append(d.Notes, fmt.Sprintf("This is a manual drain with the built-in drain rules. The policy and the MachineDrainRules of Machine %s/%s are in "+
+			"the management cluster; with its context, `plan machine` uses them.",
 			node.Annotations["cluster.x-k8s.io/cluster-namespace"], machine))
 	}
 	d.fill(intent, observed)

@@ -27,12 +27,18 @@ func aPlan() *report.Plan {
 		Context: "management cluster, context prod",
 		Drains: []report.Drain{{
 			Machine: "default/workers-1", Cluster: "default/c1", Node: "workers-1", Policy: "default/all", DrainTimeoutSeconds: 600, Steps: 2,
-			Blockers: []report.Problem{{Reason: "BudgetExhausted", Message: "Waiting for PodDisruptionBudget shop/web: 2 healthy Pods required", Pods: []string{"shop/web-1", "shop/web-2"}, Fix: "Fix it.", Guide: "https://example.com/#budget"}},
-			Delays:   []report.Problem{{Reason: "WaitCompleted", Message: "Waiting for it to complete (\x1b[31mevil\u202e)", Pods: []string{"shop/job"}}},
+			Blockers: []report.Problem{{
+				Reason: "BudgetExhausted", Message: "Waiting for PodDisruptionBudget shop/web: 2 healthy Pods required", Pods: []string{"shop/web-1", "shop/web-2"},
+				Fix: "Fix it.", Guide: "https://example.com/#budget",
+			}},
+			Delays: []report.Problem{{Reason: "WaitCompleted", Message: "Waiting for it to complete (\x1b[31mevil\u202e)", Pods: []string{"shop/job"}}},
 			Pods: []report.Pod{
 				{Namespace: "shop", Name: "web-1", Outcome: forecast.Evacuated, Step: 1, Budgets: []report.Budget{{Name: "shop/web", ExpectedPods: 2}}},
 				{Namespace: "shop", Name: "job", Outcome: forecast.Completes, Step: 1, Rule: "drain-label-wait-completed"},
-				{Namespace: "shop", Name: "db-0", Outcome: forecast.Evacuated, Step: 2, Rule: "machine-drain-rule/storage", Order: 100, Evacuators: []string{"statefulset.apps.k8s.io"}},
+				{
+					Namespace: "shop", Name: "db-0", Outcome: forecast.Evacuated, Step: 2, Rule: "machine-drain-rule/storage", Order: 100,
+					Evacuators: []string{"statefulset.apps.k8s.io"},
+				},
 				{Namespace: "kube-system", Name: "logs-x", Outcome: forecast.Stays, Rule: "daemonset-pods"},
 			},
 			Volumes: []string{"shop/data-db-0"},
@@ -42,7 +48,8 @@ func aPlan() *report.Plan {
 }
 
 const wantPlan = `Machine default/workers-1, Node workers-1, Cluster default/c1, MachineDrainPolicy default/all
-2 Pods evacuated, 1 Pod must complete, 1 Pod left on the Node, in 2 steps; limited to 10m0s (nodeDrainTimeoutSeconds), then the Machine is deleted with the remaining Pods.
+2 Pods evacuated, 1 Pod must complete, 1 Pod left on the Node, in 2 steps; limited to 10m0s ` +
+	`(nodeDrainTimeoutSeconds), then the Machine is deleted with the remaining Pods.
 
 BLOCKS: the drain does not finish in the present state
   Pods shop/web-1, shop/web-2: Waiting for PodDisruptionBudget shop/web: 2 healthy Pods required
@@ -124,7 +131,8 @@ func TestVolumesAfterDaemonSets(t *testing.T) {
 		volumesOf := func(present *v1alpha1.NodeMaintenance) []string {
 			intent := report.Intent{Policy: &v1alpha1.MachineDrainPolicy{}, Maintenance: lifted, Present: present}
 			observed := forecast.Observation{Maintenance: lifted, Node: &corev1.Node{}}
-			return report.MachineDrain(&observe.Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}, &corev1.Node{}, intent, observed, attached).Volumes
+			machine := &observe.Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}
+			return report.MachineDrain(machine, &corev1.Node{}, intent, observed, attached).Volumes
 		}
 		g := NewWithT(t)
 		g.Expect(volumesOf(nil)).To(Equal([]string{"default/logs"}))

@@ -42,7 +42,8 @@ type Intent struct {
 // drains reports whether the NodeMaintenance exists and drains the Node.
 func (i Intent) drains() bool { return i.Present != nil && i.Present.Drains() }
 
-// IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does not exist.
+// IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does
+// not exist.
 func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) Intent {
 	intent := Intent{Policy: m.Policy(), Paused: pauses(m)}
 	node = withUID(m, node, maintenances)
@@ -116,7 +117,9 @@ func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
 	return ""
 }
 
-func compile(cluster *clusterv1.Cluster, m *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy, all []clusterv1.MachineDrainRule) ([]v1alpha1.DrainRule, []rules.Problem) {
+func compile(cluster *clusterv1.Cluster, m *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy,
+	all []clusterv1.MachineDrainRule,
+) ([]v1alpha1.DrainRule, []rules.Problem) {
 	compiled := rules.Compile(rules.Input{
 		Cluster:       rules.ClusterFacts{Labels: cluster.Labels},
 		Machine:       rules.MachineFacts{Namespace: m.Namespace, Labels: m.Labels},
@@ -140,8 +143,8 @@ func desired(present *v1alpha1.NodeMaintenance, request machinedrain.Request, in
 	return updated
 }
 
-// TurnNodes returns the names of the Nodes that decide when maxParallelDrains permits the drain of a Machine: those of the Machines of the Cluster
-// whose drains were requested, the oldest requests first.
+// TurnNodes returns the names of the Nodes that decide when maxParallelDrains permits the drain of a Machine: those of the Machines of the
+// Cluster whose drains were requested, the oldest requests first.
 func TurnNodes(m *observe.Machine, node *corev1.Node, now time.Time) []string {
 	if !machinedrain.NeedsTurn(m.Machine, m.Policy(), node, nil, now) {
 		return nil
@@ -157,8 +160,11 @@ func TurnNodes(m *observe.Machine, node *corev1.Node, now time.Time) []string {
 	return names
 }
 
-// turnOf returns the place of a Machine, as if it was deleted now. nodes are those of TurnNodes that were read, nil for one that does not exist.
-func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node, now time.Time) machinedrain.Turn {
+// turnOf returns the place of a Machine, as if it was deleted now. nodes are those of TurnNodes that were read, nil for one that does not
+// exist.
+func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances []v1alpha1.NodeMaintenance, nodes map[string]*corev1.Node,
+	now time.Time,
+) machinedrain.Turn {
 	if !machinedrain.NeedsTurn(m.Machine, intent.Policy, node, intent.Present, now) {
 		return machinedrain.Turn{}
 	}

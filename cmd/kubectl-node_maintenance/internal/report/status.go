@@ -136,8 +136,8 @@ func machineStatus(m *clusterv1.Machine, drains Drains) MachineStatus {
 	return status
 }
 
-// counted returns a number of Pods or Nodes that a status has. A user of a workload cluster may write any: the result is not negative, and sums of
-// such numbers do not overflow.
+// counted returns a number of Pods or Nodes that a status has. A user of a workload cluster may write any: the result is not negative, and
+// sums of such numbers do not overflow.
 func counted(n int32) int32 {
 	const most = 1_000_000
 	return min(max(n, 0), most)

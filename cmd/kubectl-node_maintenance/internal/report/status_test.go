@@ -31,7 +31,8 @@ func TestWriteStatus(t *testing.T) {
 	deleted := machine("w1", workers)
 	deleted.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-5 * time.Minute)))
 	deleted.Status.Conditions = []metav1.Condition{{
-		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, Message: "Drain not completed yet", LastTransitionTime: metav1.NewTime(now.Add(-time.Minute)),
+		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, Message: "Drain not completed yet",
+		LastTransitionTime: metav1.NewTime(now.Add(-time.Minute)),
 	}}
 	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "w1-abc", Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/w1"}}}
 	m.Spec.Stage = v1alpha1.StageDrain
@@ -43,8 +44,14 @@ func TestWriteStatus(t *testing.T) {
 	}}}
 
 	t.Run("K6, K7, K37: drains are shown below their owners, with what blocks them", func(t *testing.T) {
-		machines := []clusterv1.Machine{machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted, machine("p1", map[string]string{clusterv1.MachinePoolNameLabel: "pool"})}
-		status := &report.Status{Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}), Gaps: []string{"Cluster default/other: timeout"}}
+		machines := []clusterv1.Machine{
+			machine("cp", map[string]string{clusterv1.MachineControlPlaneLabel: "", clusterv1.MachineControlPlaneNameLabel: "cp"}), machine("w2", workers), deleted,
+			machine("p1", map[string]string{clusterv1.MachinePoolNameLabel: "pool"}),
+		}
+		status := &report.Status{
+			Clusters: report.StatusOf(machines, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}}}),
+			Gaps:     []string{"Cluster default/other: timeout"},
+		}
 		var out bytes.Buffer
 		report.WriteStatus(&out, status, false, now, terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod
@@ -69,7 +76,11 @@ NOT READ
 				Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web-0"}},
 			},
 		}
-		status := &report.Status{Clusters: report.StatusOf([]clusterv1.Machine{deleted}, map[string]report.Drains{"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{m}, Evacuations: evacuations}})}
+		status := &report.Status{
+			Clusters: report.StatusOf([]clusterv1.Machine{deleted}, map[string]report.Drains{"default/prod": {
+				Maintenances: []v1alpha1.NodeMaintenance{m}, Evacuations: evacuations,
+			}}),
+		}
 		var out bytes.Buffer
 		report.WriteStatus(&out, status, true, now, terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(Equal(`Cluster default/prod

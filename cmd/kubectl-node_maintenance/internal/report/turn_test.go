@@ -18,8 +18,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are the
-// Nodes that were read, and reason is that of the condition of w0, whose nodeRef names the Node named, and which change changes.
+// planOf returns the plan of Machine w1 of a Cluster with maxParallelDrains: 1, in which the drain of Machine w0 was requested. nodes are
+// the Nodes that were read, and reason is that of the condition of w0, whose nodeRef names the Node named, and which change changes.
 func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason, named string, change func(*clusterv1.Machine)) (report.Drain, []string) {
 	w0, w1 := machine("w0", nil), machine("w1", nil)
 	w0.DeletionTimestamp, w0.Annotations = ptr.To(metav1.NewTime(now.Add(-time.Minute))), map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
@@ -33,12 +33,15 @@ func planOf(node *corev1.Node, nodes map[string]*corev1.Node, reason, named stri
 		Policies: []v1alpha1.MachineDrainPolicy{policy}, Siblings: []clusterv1.Machine{w0, w1},
 	}
 	intent := report.IntentOf(m, node, nil, nodes, now)
-	return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil), report.TurnNodes(m, node, now)
+	return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil),
+		report.TurnNodes(m, node, now)
 }
 
 func TestTurn(t *testing.T) {
 	node := func(ready corev1.ConditionStatus) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		return &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "w1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+		}
 	}
 	reachable, unreachable := node(corev1.ConditionTrue), node(corev1.ConditionUnknown)
 	for name, test := range map[string]struct {
@@ -50,15 +53,19 @@ func TestTurn(t *testing.T) {
 		// withdrawn means that the drain of w0 was requested in place, and that its policy no longer requires a drain before an update in place.
 		withdrawn bool
 	}{
-		"does not wait for a Machine without a Node":                     {node: reachable, isNew: true},
-		"waits for a Machine whose Node is reachable":                    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
-		"waits for a Machine whose Node was not read":                    {node: reachable, waits: true},
-		"does not wait for a Machine whose Node is unreachable":          {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
-		"does not wait for a Machine whose Node does not exist":          {node: reachable, nodes: map[string]*corev1.Node{"w0": nil}},
-		"does not wait with an unreachable Node, whatever others drain":  {node: unreachable, nodes: map[string]*corev1.Node{"w0": reachable}},
-		"does not wait for a Machine that another manager must drain":    {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonHandedOver},
+		"does not wait for a Machine without a Node":                    {node: reachable, isNew: true},
+		"waits for a Machine whose Node is reachable":                   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
+		"waits for a Machine whose Node was not read":                   {node: reachable, waits: true},
+		"does not wait for a Machine whose Node is unreachable":         {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
+		"does not wait for a Machine whose Node does not exist":         {node: reachable, nodes: map[string]*corev1.Node{"w0": nil}},
+		"does not wait with an unreachable Node, whatever others drain": {node: unreachable, nodes: map[string]*corev1.Node{"w0": reachable}},
+		"does not wait for a Machine that another manager must drain": {
+			node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonHandedOver,
+		},
 		"does not wait for a drain in place that is not wanted any more": {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, withdrawn: true},
-		"does not wait for a Machine whose policy cannot be decoded":     {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonPolicyNotDecodable},
+		"does not wait for a Machine whose policy cannot be decoded": {
+			node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, reason: v1alpha1.ReasonPolicyNotDecodable,
+		},
 	} {
 		t.Run("K31: the plan "+name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -149,8 +149,8 @@ func MachineWhy(m *observe.Machine, seen Seen) *Why {
 	return w
 }
 
-// conditionProblem returns what to do about the condition, if it says what the Machine waits for, there is something to do, and no other problem has the
-// reason: the condition may have been written before the hooks that hold the drain changed.
+// conditionProblem returns what to do about the condition, if it says what the Machine waits for, there is something to do, and no other
+// problem has the reason: the condition may have been written before the hooks that hold the drain changed.
 func (w *Why) conditionProblem() []Problem {
 	if w.Condition == nil || w.Condition.Status == metav1.ConditionTrue {
 		return nil
@@ -173,8 +173,8 @@ func conditionOfMachine(m *observe.Machine) *Condition {
 	return &condition
 }
 
-// machineAnswer says why the Node of a Machine is not drained yet. requested is false if nothing requests a drain: the Machine is not being deleted,
-// no NodeMaintenance of its Node exists, and its condition says that it waits for nothing.
+// machineAnswer says why the Node of a Machine is not drained yet. requested is false if nothing requests a drain: the Machine is not being
+// deleted, no NodeMaintenance of its Node exists, and its condition says that it waits for nothing.
 func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool) {
 	deleted, condition := !m.DeletionTimestamp.IsZero(), conditionOfMachine(m)
 	present := seen.Intent != nil && seen.Intent.Present != nil
@@ -195,7 +195,8 @@ func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool
 	}
 }
 
-// runningAnswer is machineAnswer for a Machine that is not being deleted and whose Node no NodeMaintenance drains, as far as they could be read.
+// runningAnswer is machineAnswer for a Machine that is not being deleted and whose Node no NodeMaintenance drains, as far as they could be
+// read.
 func runningAnswer(condition *Condition, present, unread bool) (answer string, requested bool) {
 	switch {
 	case !present && condition != nil && (condition.Status != metav1.ConditionTrue || unread):
@@ -357,7 +358,8 @@ func undrainedAnswer(p *forecast.Pod, intent Intent, unread bool) string {
 	case p.Evacuation != nil && p.Evacuation.Status.Message != "":
 		return p.Evacuation.Status.Message
 	case unread:
-		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below.")
+		return cmp.Or(intent.Waits, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules "+
+			"would handle the Pod as described below.")
 	case intent.Waits != "":
 		return "No NodeMaintenance drains the Node. " + intent.Waits
 	default:

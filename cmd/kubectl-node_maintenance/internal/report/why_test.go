@@ -67,7 +67,9 @@ func TestOtherHooks(t *testing.T) {
 		ignored   []string
 		why, plan []string
 	}{
-		"name the hook that holds the drain":     {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForPreDrainHook, isHooked, hooked), nil, []string{held}, []string{held}},
+		"name the hook that holds the drain": {
+			asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForPreDrainHook, isHooked, hooked), nil, []string{held}, []string{held},
+		},
 		"name the hook before the deletion":      {asked("", "", hooked), nil, nil, []string{later}},
 		"do not name a hook that is ignored":     {asked("", "", hooked), []string{"approval"}, nil, nil},
 		"name nothing if there is no other hook": {asked("", "", isHooked), nil, nil, nil},
@@ -119,15 +121,22 @@ func TestAnswers(t *testing.T) {
 		seen    report.Seen
 		want    string
 	}{
-		"the condition of a deleted Machine whose workload cluster cannot be reached": {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForWorkloadCluster, isHooked), unread, condition},
-		"the condition of a Machine whose workload cluster cannot be reached":         {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned), unread, condition},
-		"that a stage is invalid":                                  {asked(metav1.ConditionFalse, v1alpha1.ReasonInvalidStage), report.Seen{}, condition},
-		"that no policy selects a Machine with a stage":            {asked(metav1.ConditionFalse, v1alpha1.ReasonNotManaged), report.Seen{}, condition},
-		"that nothing drains the Node of a Machine":                {asked("", ""), report.Seen{}, nothing},
-		"that nothing drains the Node after a maintenance":         {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCompleted), report.Seen{}, nothing},
-		"that it is not known what drains the Node of a Machine":   {asked("", ""), unread, "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read."},
-		"that the manager has not reported on a deleted Machine":   {asked("", "", isHooked), unread, "The manager has not reported on the Machine yet."},
-		"that Cluster API drains the Node of an unmanaged Machine": {asked("", "", isDeleted), unread, "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."},
+		"the condition of a deleted Machine whose workload cluster cannot be reached": {
+			asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForWorkloadCluster, isHooked), unread, condition,
+		},
+		"the condition of a Machine whose workload cluster cannot be reached": {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned), unread, condition},
+		"that a stage is invalid":                          {asked(metav1.ConditionFalse, v1alpha1.ReasonInvalidStage), report.Seen{}, condition},
+		"that no policy selects a Machine with a stage":    {asked(metav1.ConditionFalse, v1alpha1.ReasonNotManaged), report.Seen{}, condition},
+		"that nothing drains the Node of a Machine":        {asked("", ""), report.Seen{}, nothing},
+		"that nothing drains the Node after a maintenance": {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCompleted), report.Seen{}, nothing},
+		"that it is not known what drains the Node of a Machine": {
+			asked("", ""), unread, "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read.",
+		},
+		"that the manager has not reported on a deleted Machine": {asked("", "", isHooked), unread, "The manager has not reported on the Machine yet."},
+		"that Cluster API drains the Node of an unmanaged Machine": {
+			asked("", "", isDeleted), unread,
+			"The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for.",
+		},
 	} {
 		t.Run("K36: why machine answers "+name, func(t *testing.T) {
 			NewWithT(t).Expect(report.MachineWhy(test.machine, test.seen).Answer).To(Equal(test.want))
@@ -148,7 +157,8 @@ func TestAnswers(t *testing.T) {
 
 	t.Run("K37: why gives the age of the status of a condition, and not of its reason", func(t *testing.T) {
 		var out bytes.Buffer
-		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForVolumeDetach, isHooked), unread), now.Add(52*time.Minute), terminal.Style{})
+		report.WriteWhy(&out, report.MachineWhy(asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForVolumeDetach, isHooked), unread), now.Add(52*time.Minute),
+			terminal.Style{})
 		NewWithT(t).Expect(out.String()).To(ContainSubstring("  False for 52m, now WaitingForVolumeDetach\n"))
 	})
 
@@ -170,10 +180,18 @@ func TestPodsThatWait(t *testing.T) {
 	}{
 		"that a deleted Machine waits for other Machines": {asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn, isHooked), false, waiting},
 		"that a MachineDrainRule is invalid":              {asked(metav1.ConditionFalse, v1alpha1.ReasonInvalidDrainRule, isHooked), false, waiting},
-		"that Cluster API drains the Node":                {asked("", "", isDeleted), false, "No NodeMaintenance drains the Node. The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for."},
-		"that nothing drains the Node":                    {asked("", ""), false, nothing},
-		"what the Machine says without NodeMaintenances":  {asked(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, isHooked), true, "The condition says why"},
-		"that it is not known what drains the Node":       {asked("", ""), true, "Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as described below."},
+		"that Cluster API drains the Node": {
+			asked("", "", isDeleted), false,
+			"No NodeMaintenance drains the Node. The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting " +
+				"says what it waits for.",
+		},
+		"that nothing drains the Node":                   {asked("", ""), false, nothing},
+		"what the Machine says without NodeMaintenances": {asked(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, isHooked), true, "The condition says why"},
+		"that it is not known what drains the Node": {
+			asked("", ""), true,
+			"Whether a NodeMaintenance drains the Node is not known: the NodeMaintenances could not be read. A drain with these rules would handle the Pod as " +
+				"described below.",
+		},
 	} {
 		t.Run("K36: why pod answers "+name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -192,7 +210,8 @@ func TestPodsThatWait(t *testing.T) {
 		cordons := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "cordons"}}
 		cordons.Spec.Stage, cordons.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes(node.Name)
 		why, _ := report.ExplainPod("shop", "web-abc-0", report.NodeIntentOf(node, []v1alpha1.NodeMaintenance{cordons}), observed, false)
-		g.Expect(why.Answer).To(Equal("No NodeMaintenance drains the Node. NodeMaintenance cordons in stage Cordon selects the Node, and does not drain it in this stage."))
+		g.Expect(why.Answer).To(Equal("No NodeMaintenance drains the Node. NodeMaintenance cordons in stage Cordon selects the Node, and " +
+			"does not drain it in this stage."))
 	})
 }
 
@@ -203,9 +222,14 @@ func TestExplainPod(t *testing.T) {
 		want    string
 		problem string
 	}{
-		"says that the Pod is to be evacuated":                 {nil, 2, "The Pod is to be evacuated now.", ""},
-		"says that the drain is suspended":                     {[]report.Problem{{Message: "The Machine is paused"}}, 2, "The drain is suspended: The Machine is paused.", "The Machine is paused"},
-		"says for which Nodes the drain waits until it starts": {nil, 1, "The drain of the Node has not started. Waiting for Node first to be drained (maxParallelNodes allows 1).", "Waiting for Node first to be drained (maxParallelNodes allows 1)"},
+		"says that the Pod is to be evacuated": {nil, 2, "The Pod is to be evacuated now.", ""},
+		"says that the drain is suspended": {
+			[]report.Problem{{Message: "The Machine is paused"}}, 2, "The drain is suspended: The Machine is paused.", "The Machine is paused",
+		},
+		"says for which Nodes the drain waits until it starts": {
+			nil, 1, "The drain of the Node has not started. Waiting for Node first to be drained (maxParallelNodes allows 1).",
+			"Waiting for Node first to be drained (maxParallelNodes allows 1)",
+		},
 	} {
 		t.Run("K34: why "+name, func(t *testing.T) {
 			node, intent, observed := surging(2)

@@ -146,7 +146,8 @@ func (t text) budgets(all []Budget) {
 		t.heading("PODDISRUPTIONBUDGETS")
 	}
 	for _, b := range all {
-		t.line("  %s allows %s: %d of %d Pods are healthy, %d must be", b.Name, words.Count(b.DisruptionsAllowed, "disruption"), b.CurrentHealthy, b.ExpectedPods, b.DesiredHealthy)
+		t.line("  %s allows %s: %d of %d Pods are healthy, %d must be", b.Name, words.Count(b.DisruptionsAllowed, "disruption"), b.CurrentHealthy, b.ExpectedPods,
+			b.DesiredHealthy)
 		if b.NeverAllows {
 			t.line("    It cannot allow a disruption with this number of Pods, even if all are ready")
 		}

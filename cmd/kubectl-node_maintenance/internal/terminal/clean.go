@@ -12,8 +12,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Clean returns a text on one line, without characters that control a terminal or are invisible, with at most limit characters. It replaces each
-// of these characters by U+FFFD, and each sequence of white space by one space.
+// Clean returns a text on one line, without characters that control a terminal or are invisible, with at most limit characters. It replaces
+// each of these characters by U+FFFD, and each sequence of white space by one space.
 func Clean(untrusted string, limit int) string {
 	var b strings.Builder
 	count := 0
