@@ -28,8 +28,8 @@ type Pod struct {
 type Observation struct {
 	Pods  []Pod
 	Nodes sets.Set[string] // the Nodes whose Pods are known
-	// Published returns the drain targets in the status, by Node. Drained says that the status reports the end of the drain. Both count only at the first
-	// observation: they tell what an earlier manager has finished.
+	// Published returns the drain targets in the status, by Node. Drained says that the status reports the end of the drain. Both count only
+	// at the first observation: they tell what an earlier manager has finished.
 	Published func() map[string][]v1alpha1.DrainTarget
 	Drained   bool
 	// Evicted returns when this manager sent the eviction of a Pod, zero if it did not.
@@ -231,7 +231,10 @@ func outcomeOf(pod Pod) Outcome {
 
 // add adds a Pod whose evacuation has begun.
 func (d *Drain) add(pod Pod, now time.Time) *evacuating {
-	e := &evacuating{Evacuation: Evacuation{Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now, Attempt: d.attempts[pod.Object.UID]}}
+	e := &evacuating{Evacuation: Evacuation{
+		Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now,
+		Attempt: d.attempts[pod.Object.UID],
+	}}
 	switch {
 	case pod.Evacuation != nil:
 		e.Start = Instant(pod.Evacuation.CreationTimestamp.Time, now)
@@ -338,8 +341,8 @@ func (d *Drain) endSteps(pending []Step) (ended []EndedStep) {
 // resolution is a little more than the resolution of times in the API: one second.
 const resolution = 1500 * time.Millisecond
 
-// Instant returns the time of an event that is observed now and that the API records in whole seconds. The time of the observation is closer, unless
-// the event is older. An event in the future was recorded by another clock.
+// Instant returns the time of an event that is observed now and that the API records in whole seconds. The time of the observation is
+// closer, unless the event is older. An event in the future was recorded by another clock.
 func Instant(recorded, now time.Time) time.Time {
 	if now.Sub(recorded) < resolution {
 		return now

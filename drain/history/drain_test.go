@@ -81,7 +81,9 @@ func TestWaitsInTurn(t *testing.T) {
 		{Reason: WaitTermination, Start: at(50), End: at(75.5)},
 	}))
 	g.Expect(steps).To(Equal([]EndedStep{{Step: Step{Type: v1alpha1.PodTypeDefault}, Pods: 1, Start: at(0.2), End: at(75.5)}}))
-	g.Expect(d.Summary().Longest[0]).To(Equal(PodWait{Pod: "web/a", Reason: string(budgets.BudgetExhausted), Object: "PodDisruptionBudget web/web", For: 39 * time.Second}))
+	g.Expect(d.Summary().Longest[0]).To(Equal(PodWait{
+		Pod: "web/a", Reason: string(budgets.BudgetExhausted), Object: "PodDisruptionBudget web/web", For: 39 * time.Second,
+	}))
 }
 
 func TestEvictionBetweenObservations(t *testing.T) {
@@ -176,7 +178,10 @@ func TestWaitsAreLimited(t *testing.T) {
 func TestSpansFollowFromUIDs(t *testing.T) {
 	g := NewWithT(t)
 	trace := Trace{Root: "4be5b53a-9a4c-4e6f-9b19-8a6f6f0d4d36", Cluster: types.NamespacedName{Namespace: "ns", Name: "c1"}, Machine: "m", Node: "n"}
-	e := &Evacuation{UID: "p", Name: "a", Start: at(0), End: at(2), Outcome: Terminated, Waits: []Wait{{Reason: WaitEviction, Start: at(0), End: at(1)}, {Reason: WaitTermination, Start: at(1), End: at(2)}}}
+	e := &Evacuation{
+		UID: "p", Name: "a", Start: at(0), End: at(2), Outcome: Terminated,
+		Waits: []Wait{{Reason: WaitEviction, Start: at(0), End: at(1)}, {Reason: WaitTermination, Start: at(1), End: at(2)}},
+	}
 	spans, again := trace.EvacuationSpans(e), trace.EvacuationSpans(e)
 	g.Expect(spans).To(Equal(again))
 	ids := sets.New[string]()

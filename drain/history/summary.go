@@ -12,8 +12,8 @@ const maxLongest = 3
 type Summary struct {
 	// Since is the first observation. If the drain had begun before, the numbers are incomplete.
 	Since time.Time
-	// Pods is the number of Pods of which an evacuation has ended, Evictions the number of those that this manager evicted, and Refusals the number of
-	// evictions that the API server refused.
+	// Pods is the number of Pods of which an evacuation has ended, Evictions the number of those that this manager evicted, and Refusals the
+	// number of evictions that the API server refused.
 	Pods, Evictions, Refusals int
 	// Longest are the longest waits, starting with the longest.
 	Longest []PodWait

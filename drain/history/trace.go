@@ -73,8 +73,8 @@ const (
 	rootSpan = "root"
 )
 
-// ID returns the ID of the trace. It follows from the UID of the root. It is a hash, since the sampler decides by bits of the ID that are constant
-// in UIDs.
+// ID returns the ID of the trace. It follows from the UID of the root. It is a hash, since the sampler decides by bits of the ID that are
+// constant in UIDs.
 func (t Trace) ID() trace.TraceID {
 	sum := sha256.Sum256([]byte("trace " + string(t.Root)))
 	return trace.TraceID(sum[:16])
@@ -155,15 +155,16 @@ func (t Trace) PartSpans(parts []Part) []Span {
 
 // DeletionSpan returns the root span of a Machine's deletion: from its deletionTimestamp to the removal of the hook.
 func (t Trace) DeletionSpan(start, end time.Time, outcome, message string) Span {
-	span := t.span(t.spanID(rootSpan), trace.SpanID{}, DeletionSpanName, start, end, append(t.subject(), attribute.String(OutcomeKey, outcome), attribute.String(MessageKey, message))...)
+	span := t.span(t.spanID(rootSpan), trace.SpanID{}, DeletionSpanName, start, end,
+		append(t.subject(), attribute.String(OutcomeKey, outcome), attribute.String(MessageKey, message))...)
 	if outcome == v1alpha1.ReasonTimedOut || outcome == v1alpha1.ReasonHookRemoved {
 		span.Error = message
 	}
 	return span
 }
 
-// MaintenanceSpans returns the root span of the NodeMaintenance of a user, and one span for each stage: from its creation to the start of stage
-// Complete.
+// MaintenanceSpans returns the root span of the NodeMaintenance of a user, and one span for each stage: from its creation to the start of
+// stage Complete.
 func (t Trace) MaintenanceSpans(m *v1alpha1.NodeMaintenance, end time.Time) []Span {
 	spans := []Span{t.span(t.spanID(rootSpan), trace.SpanID{}, MaintenanceSpanName, m.CreationTimestamp.Time, end, t.subject()...)}
 	stages := []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain}

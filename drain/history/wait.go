@@ -15,8 +15,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Reasons of waits, besides those of package budgets, of refused evictions and of the StatefulSet order, which have the names that the conditions
-// of Evacuations use. No reason comes from users, so their number is limited.
+// Reasons of waits, besides those of package budgets, of refused evictions and of the StatefulSet order, which have the names that the
+// conditions of Evacuations use. No reason comes from users, so their number is limited.
 const (
 	// WaitEviction is the wait for the evictor while nothing is known to block it.
 	WaitEviction = "Eviction"
@@ -160,8 +160,8 @@ func (w Wait) Blocks() bool {
 // maxWaits is the maximum number of waits of one Pod. The last one includes all that follow.
 const maxWaits = 100
 
-// Proceed ends the last of the waits when the next one starts, and adds the next one. If both are for the same, it continues the last one. An object that
-// is not known may be the same.
+// Proceed ends the last of the waits when the next one starts, and adds the next one. If both are for the same, it continues the last one.
+// An object that is not known may be the same.
 func Proceed(waits []Wait, next Wait) []Wait {
 	if len(waits) == 0 {
 		return append(waits, next)

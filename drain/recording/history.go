@@ -78,8 +78,8 @@ type BudgetStep struct {
 	Budget
 }
 
-// Read reads a recording, or traces of the manager as OTLP JSON. It returns an error if the file is neither, or has a version that this program
-// does not know.
+// Read reads a recording, or traces of the manager as OTLP JSON. It returns an error if the file is neither, or has a version that this
+// program does not know.
 func Read(file io.Reader) (*History, error) {
 	buffered := bufio.NewReader(file)
 	if isTraces(buffered) {
@@ -141,7 +141,8 @@ func (b *builder) start(line Line) error {
 	case line.Start == nil || line.Start.Version == 0:
 		return errors.New("the file is not a recording of `status --watch --record`: the first line has no version")
 	case line.Start.Version > Version:
-		return errors.Errorf("the recording has version %d of the format, and this program knows version %d: use a newer version of the plugin", line.Start.Version, Version)
+		return errors.Errorf("the recording has version %d of the format, and this program knows version %d: use a newer version of the plugin", line.Start.Version,
+			Version)
 	case line.Time.IsZero():
 		return errors.New("the first line of the recording has no time")
 	}
@@ -406,8 +407,8 @@ func (d *Drain) isGivenUp() bool {
 	return reason != "" && reason != v1alpha1.ReasonMachineDrained && !d.volumesTimedOut()
 }
 
-// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had the
-// result.
+// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had
+// the result.
 func (d *Drain) endBefore(result history.Wait) time.Time {
 	at := slices.IndexFunc(d.Phases, func(phase history.Wait) bool { return phase == result })
 	if result.Reason == v1alpha1.ReasonTimedOut && at > 0 && d.Phases[at-1].Reason == v1alpha1.ReasonWaitingForVolumeDetach {

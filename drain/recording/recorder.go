@@ -128,7 +128,9 @@ func gone(last Line) (line Line, ends bool) {
 }
 
 func machineOf(m *clusterv1.Machine) *Machine {
-	machine := &Machine{Cluster: m.Namespace + "/" + m.Spec.ClusterName, Name: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name, Deleted: timeOf(m.DeletionTimestamp)}
+	machine := &Machine{
+		Cluster: m.Namespace + "/" + m.Spec.ClusterName, Name: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name, Deleted: timeOf(m.DeletionTimestamp),
+	}
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
 		machine.Reason, machine.Since = condition.Reason, timeOf(&condition.LastTransitionTime)
 		if condition.Reason != v1alpha1.ReasonMachineDraining { // the lines of the Pods say it
@@ -171,14 +173,15 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 		if b := &w.Budgets[i]; r.namespaces.Has(w.Cluster + " " + b.Namespace) {
 			name := b.Namespace + "/" + b.Name
 			present["budget "+w.Cluster+" "+name] = Line{Budget: &Budget{
-				Cluster: w.Cluster, Name: name, Allowed: b.Status.DisruptionsAllowed, Healthy: b.Status.CurrentHealthy, Required: b.Status.DesiredHealthy, Pods: b.Status.ExpectedPods,
+				Cluster: w.Cluster, Name: name, Allowed: b.Status.DisruptionsAllowed, Healthy: b.Status.CurrentHealthy, Required: b.Status.DesiredHealthy,
+				Pods: b.Status.ExpectedPods,
 			}}
 		}
 	}
 }
 
-// withoutEvacuation adds the Pods that block a drain and have no Evacuation, for example since they must complete. A status lists a Pod for some
-// time after its Evacuation has ended.
+// withoutEvacuation adds the Pods that block a drain and have no Evacuation, for example since they must complete. A status lists a Pod for
+// some time after its Evacuation has ended.
 func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance, present map[string]Line) {
 	for _, node := range m.Status.NodeStatuses {
 		for _, blocked := range node.Blocked {
@@ -186,7 +189,8 @@ func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance
 				continue
 			}
 			present["pod "+cluster+" "+blocked.Pod] = Line{Pod: &Pod{
-				Cluster: cluster, Name: blocked.Pod, Node: node.NodeRef.Name, Since: timeOf(blocked.Since), Reason: history.WaitOther, Message: text.Cut(blocked.Why, maxMessage),
+				Cluster: cluster, Name: blocked.Pod, Node: node.NodeRef.Name, Since: timeOf(blocked.Since), Reason: history.WaitOther,
+				Message: text.Cut(blocked.Why, maxMessage),
 			}}
 		}
 	}

@@ -42,7 +42,9 @@ func newScene() *scene {
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(begin)}}
 	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "n1"}}}
 	budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "payments", Name: "db"}}
-	budget.Spec = policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	budget.Spec = policyv1.PodDisruptionBudgetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}, MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+	}
 	budget.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 0, CurrentHealthy: 2, DesiredHealthy: 2, ExpectedPods: 3}
 	s.observed = recording.Observation{
 		Machines:  []clusterv1.Machine{machine},
@@ -192,7 +194,8 @@ func TestHistory(t *testing.T) {
 		h := read(t, drained().file())
 		g.Expect(h.Drains[0].Title()).To(Equal("Machine default/w1"))
 		g.Expect(h.Drains[0].Summary()).To(Equal([]string{
-			"Drained in 13 min 20 s (3 Pods); 11 min of that waiting for PodDisruptionBudget payments/db, 11 min of that waiting for completion (label), 2 min 18 s of that waiting for termination.",
+			"Drained in 13 min 20 s (3 Pods); 11 min of that waiting for PodDisruptionBudget payments/db, 11 min of that waiting for completion (label), 2 min 18 s " +
+				"of that waiting for termination.",
 		}))
 		g.Expect(h.Summary()).To(Equal([]string{
 			"1 of 1 drains ended; 13 min 20 s from the first start to the last end; 3 Pods.",
@@ -203,7 +206,8 @@ func TestHistory(t *testing.T) {
 	t.Run("K26, K37: the wait of a Machine counts from when its reason was observed, and not from the transition of its condition", func(t *testing.T) {
 		s := newScene()
 		s.observed.Machines[0].Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForVolumeDetach, LastTransitionTime: metav1.NewTime(begin),
+			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForVolumeDetach,
+			LastTransitionTime: metav1.NewTime(begin),
 		}}
 		s.observe(3000, nil)
 		s.observed.Machines = nil
@@ -225,7 +229,9 @@ func TestHistory(t *testing.T) {
 	t.Run("K26: a Pod that blocks a drain before it has an Evacuation is one Pod", func(t *testing.T) {
 		g, s := NewWithT(t), newScene()
 		s.observe(1, func(w *recording.Workload) {
-			w.Maintenances[0].Status.NodeStatuses[0].Blocked = []v1alpha1.BlockedPod{{Pod: "payments/db-0", Why: "Cannot evaluate drain rules", Since: ptr.To(metav1.NewTime(at(1)))}}
+			w.Maintenances[0].Status.NodeStatuses[0].Blocked = []v1alpha1.BlockedPod{{
+				Pod: "payments/db-0", Why: "Cannot evaluate drain rules", Since: ptr.To(metav1.NewTime(at(1))),
+			}}
 		})
 		s.observe(5, func(w *recording.Workload) {
 			w.Maintenances[0].Status.NodeStatuses[0].Blocked = nil
@@ -235,7 +241,8 @@ func TestHistory(t *testing.T) {
 		pods := read(t, s.file()).Drains[0].Pods
 		g.Expect(pods).To(HaveLen(1))
 		g.Expect(pods[0].Ended).To(BeTrue())
-		g.Expect(pods[0].Waits).To(HaveExactElements(And(HaveField("Reason", history.WaitOther), HaveField("End", at(5))), And(HaveField("Reason", "BudgetExhausted"), HaveField("End", at(9)))))
+		g.Expect(pods[0].Waits).To(HaveExactElements(And(HaveField("Reason", history.WaitOther), HaveField("End", at(5))),
+			And(HaveField("Reason", "BudgetExhausted"), HaveField("End", at(9)))))
 	})
 
 	t.Run("K25: a gap that comes and goes is named once, and so are Pods whose drains are not recorded", func(t *testing.T) {
@@ -289,7 +296,9 @@ func TestHistory(t *testing.T) {
 // result returns a change to the condition of the Machine.
 func (s *scene) result(seconds int, reason, message string) {
 	status := metav1.ConditionFalse
-	s.observed.Machines[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(begin)}}
+	s.observed.Machines[0].Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(begin),
+	}}
 	s.observe(seconds, nil)
 }
 
@@ -380,7 +389,8 @@ func TestResult(t *testing.T) {
 
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0 s", 1240 * time.Millisecond: "1.2 s", 42 * time.Second: "42 s", 13*time.Minute + 20*time.Second: "13 min 20 s", time.Hour: "1 h", 90*time.Minute + time.Second: "1 h 30 min",
+		0: "0 s", 1240 * time.Millisecond: "1.2 s", 42 * time.Second: "42 s", 13*time.Minute + 20*time.Second: "13 min 20 s", time.Hour: "1 h",
+		90*time.Minute + time.Second: "1 h 30 min",
 	} {
 		NewWithT(t).Expect(recording.Duration(d)).To(Equal(want))
 	}

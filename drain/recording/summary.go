@@ -184,7 +184,8 @@ func (d *Drain) Summary() []string {
 // isWait reports whether a Machine with this reason waits.
 func isWait(reason string) bool {
 	switch reason {
-	case "", v1alpha1.ReasonMachineDraining, v1alpha1.ReasonMachineDrained, v1alpha1.ReasonMachineCordoned, v1alpha1.ReasonMachineAnnounced, v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut,
+	case "", v1alpha1.ReasonMachineDraining, v1alpha1.ReasonMachineDrained, v1alpha1.ReasonMachineCordoned, v1alpha1.ReasonMachineAnnounced,
+		v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonSkipped, v1alpha1.ReasonTimedOut,
 		v1alpha1.ReasonHookRemoved:
 		return false
 	default:
@@ -277,7 +278,8 @@ func (h *History) Summary() []string {
 	}
 	sentences := []string{fmt.Sprintf("%s; %s from the first start to the last end; %s.", drains, Duration(last.Sub(first)), text.Count(pods, "Pod"))}
 	if causes := Causes(h.Drains); len(causes) > 0 && causes[0].Blocked >= leastWait {
-		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked), text.Count(causes[0].Pods, "Pod")))
+		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked),
+			text.Count(causes[0].Pods, "Pod")))
 	}
 	return sentences
 }

@@ -25,8 +25,8 @@ func isTraces(file *bufio.Reader) bool {
 	return bytes.Contains(beginning, []byte(`"resourceSpans"`))
 }
 
-// readTraces reads the traces that the manager exports, as OTLP JSON. The OpenTelemetry Collector's file exporter writes one object after another,
-// and version 3 of Jaeger's API wraps them in result. Spans of other programs are ignored.
+// readTraces reads the traces that the manager exports, as OTLP JSON. The OpenTelemetry Collector's file exporter writes one object after
+// another, and version 3 of Jaeger's API wraps them in result. Spans of other programs are ignored.
 func readTraces(file io.Reader) (*History, error) {
 	b := &traceReader{history: &History{}, drains: map[string]*Drain{}, waits: map[string][]history.Wait{}}
 	decoder := json.NewDecoder(file)

@@ -84,7 +84,9 @@ func TestReadTraces(t *testing.T) {
 	for outcome, tc := range map[string]struct{ message, want string }{
 		v1alpha1.ReasonTimedOut:    {history.DrainExceeded + "Pod web/a", "The drain timed out after 48 s (1 Pod)"},
 		v1alpha1.ReasonHookRemoved: {"Another actor", "Another actor removed the hook after 48 s (1 Pod), and Cluster API drained the Node"},
-		v1alpha1.ReasonSkipped:     {"The Node is not drained: the Cluster is being deleted", "Skipped after 48 s (1 Pod): The Node is not drained: the Cluster is being deleted"},
+		v1alpha1.ReasonSkipped: {
+			"The Node is not drained: the Cluster is being deleted", "Skipped after 48 s (1 Pod): The Node is not drained: the Cluster is being deleted",
+		},
 	} {
 		t.Run("M75, K48: a drain with the outcome "+outcome+" was not drained", func(t *testing.T) {
 			g := NewWithT(t)
@@ -100,7 +102,10 @@ func TestReadTraces(t *testing.T) {
 		ended := trace.DeletionSpan(at(0), at(56), v1alpha1.ReasonTimedOut, "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: x")
 		h, err := Read(strings.NewReader(otlpJSON(t, append(slices.Clone(parts), ended)...)))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Drained in 48 s (0 Pods).", "The Machine waited 2 s for other drains of the Cluster.", "The Machine waited 5 s for volumes to detach.", "The volumes did not detach before the timeout."}))
+		g.Expect(h.Drains[0].Summary()).To(Equal([]string{
+			"Drained in 48 s (0 Pods).", "The Machine waited 2 s for other drains of the Cluster.", "The Machine waited 5 s for volumes to detach.",
+			"The volumes did not detach before the timeout.",
+		}))
 	})
 	t.Run("M75, K48: the NodeMaintenance of a user that was completed while Pods were left was not drained", func(t *testing.T) {
 		g := NewWithT(t)
@@ -119,7 +124,10 @@ func TestReadTraces(t *testing.T) {
 		g.Expect(h.Incomplete).NotTo(BeEmpty())
 		g.Expect(h.Drains).To(HaveLen(1))
 	})
-	for name, content := range map[string]string{"no spans": `{"resourceSpans":[]}`, "spans of others": `{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"1","name":"GET"}]}]}]}`, "no JSON": "kind: List"} {
+	for name, content := range map[string]string{
+		"no spans": `{"resourceSpans":[]}`, "spans of others": `{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"1","name":"GET"}]}]}]}`,
+		"no JSON": "kind: List",
+	} {
 		t.Run("rejects a file with "+name, func(t *testing.T) {
 			_, err := Read(strings.NewReader(content))
 			NewWithT(t).Expect(err).To(HaveOccurred())
