@@ -64,9 +64,12 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.cached...).Build()
+			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(),
+				fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.cached...).Build()
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).Build()
-			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
 			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached}
 			g.Expect(r.find(t.Context(), s)).To(Succeed())
 			result, err := r.refuseFound(t.Context(), s)
@@ -112,7 +115,9 @@ func TestNodeWhoseProviderIDIsNotInTheCache(t *testing.T) {
 			of := func(node *corev1.Node) client.Client {
 				return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node.DeepCopy()).Build()
 			}
-			r := &Reconciler{Clusters: workload.NewClusters(of(node), clustercache.NewFakeClusterCache(of(tc.stored), key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			r := &Reconciler{
+				Clusters: workload.NewClusters(of(node), clustercache.NewFakeClusterCache(of(tc.stored), key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
 			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
 			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			g.Expect(r.findNodeIn(t.Context(), s, of(tc.cached))).To(Succeed())
@@ -137,8 +142,13 @@ func TestNodeLookupWithoutAnswer(t *testing.T) {
 					return tc.answer
 				},
 			})
-			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
-			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: time.Now().Add(time.Hour)}
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{
+				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
+				now: time.Now().Add(time.Hour),
+			}
 			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			result, err := r.findNode(t.Context(), s)
 			g.Expect(err == nil).To(Equal(tc.want != ""))
@@ -160,9 +170,11 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	}{
 		"M110: does not release a Machine whose Node has a Pod that the watch has not delivered": {[]client.Object{pod("skipped"), pod("web")}, nil, false, wait},
 		"M110: releases it if all Pods of the Node were observed":                                {[]client.Object{pod("skipped"), elsewhere}, nil, false, proceed},
-		"M110: releases it if the drain has timed out":                                           {[]client.Object{pod("skipped"), pod("web")}, (*scope).drainTimedOut, false, proceed},
-		"M110: does not release it if only the wait for volumes has timed out":                   {[]client.Object{pod("skipped"), pod("web")}, (*scope).volumesTimedOut, false, wait},
-		"M110: does not release it while its Node is schedulable":                                {[]client.Object{pod("skipped")}, nil, true, wait},
+		"M110: releases it if the drain has timed out": {
+			[]client.Object{pod("skipped"), pod("web")}, (*scope).drainTimedOut, false, proceed,
+		},
+		"M110: does not release it if only the wait for volumes has timed out": {[]client.Object{pod("skipped"), pod("web")}, (*scope).volumesTimedOut, false, wait},
+		"M110: does not release it while its Node is schedulable":              {[]client.Object{pod("skipped")}, nil, true, wait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -170,7 +182,9 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{Unschedulable: !tc.schedulable}}
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(tc.stored, node)...).
 				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
-			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
 			s := &scope{
 				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
 				node: node, now: time.Now(),
@@ -204,7 +218,10 @@ func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
 	})
 	probed := clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}
 	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-	r := &Reconciler{Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), probed}, newScheme(), workload.Limits{}, clock.RealClock{})}
+	r := &Reconciler{
+		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), probed}, newScheme(), workload.Limits{},
+			clock.RealClock{}),
+	}
 	s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
 	_, err := r.requestMaintenance(t.Context(), s)
 	g.Expect(setaside.Is(err)).To(BeTrue(), "E53, M57: the condition names it, and not a connection that is lost: %v", err)
@@ -263,7 +280,10 @@ func (configured) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config
 
 func TestVolumesThatAreNotInTheCache(t *testing.T) {
 	node := func(ready corev1.ConditionStatus, attached ...corev1.UniqueVolumeName) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+		}
 		for _, name := range attached {
 			n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: name})
 		}
@@ -277,13 +297,23 @@ func TestVolumesThatAreNotInTheCache(t *testing.T) {
 		timedOut       bool // the drain
 		want           action
 	}{
-		"M19: waits for a volume of the Node that the watch has not delivered":          {cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue, "v"), want: wait},
-		"M19: waits for the volumes of a Node that the watch reports to be unreachable": {cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionTrue, "v"), want: wait},
-		"M19: does not wait if the API server reports no volume, either":                {cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed},
-		"M14: does not wait for the volumes of a Node that is unreachable":              {cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed},
-		"M109: waits until another Node of the same name is observed":                   {cached: node(corev1.ConditionTrue), stored: again, want: wait},
-		"M57: holds the Machine if the Node cannot be read, also beyond the timeout":    {cached: node(corev1.ConditionTrue), answer: errConnectionRefused, want: wait},
-		"M39: releases it then if the drain has timed out":                              {cached: node(corev1.ConditionUnknown), answer: errConnectionRefused, timedOut: true, want: release},
+		"M19: waits for a volume of the Node that the watch has not delivered": {
+			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue, "v"), want: wait,
+		},
+		"M19: waits for the volumes of a Node that the watch reports to be unreachable": {
+			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionTrue, "v"), want: wait,
+		},
+		"M19: does not wait if the API server reports no volume, either": {
+			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed,
+		},
+		"M14: does not wait for the volumes of a Node that is unreachable": {
+			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed,
+		},
+		"M109: waits until another Node of the same name is observed":                {cached: node(corev1.ConditionTrue), stored: again, want: wait},
+		"M57: holds the Machine if the Node cannot be read, also beyond the timeout": {cached: node(corev1.ConditionTrue), answer: errConnectionRefused, want: wait},
+		"M39: releases it then if the drain has timed out": {
+			cached: node(corev1.ConditionUnknown), answer: errConnectionRefused, timedOut: true, want: release,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()
@@ -299,14 +329,18 @@ func TestVolumesThatAreNotInTheCache(t *testing.T) {
 					return c.Get(ctx, key, object, options...)
 				},
 			})
-			reachable := disconnected{configured{clustercache.NewFakeClusterCache(remote, key)}, clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
+			reachable := disconnected{
+				configured{clustercache.NewFakeClusterCache(remote, key)}, clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now},
+			}
 			r := &Reconciler{Clusters: workload.NewClusters(remote, reachable, newScheme(), workload.Limits{}, clock.RealClock{})}
 			machine := deletedMachine()
 			t.Cleanup(func() { r.Clusters.ReleaseAll(watchOwner(client.ObjectKeyFromObject(machine))) })
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
 			machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60)), new(int32(60))
 			machine.Annotations[v1alpha1.DrainStartedAnnotation] = now.Add(-50 * time.Minute).Format(time.RFC3339)
-			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: tc.cached, now: now}
+			s := &scope{
+				machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: tc.cached, now: now,
+			}
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}}
 			m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}}
 			s.observe(m)
@@ -362,13 +396,17 @@ func TestInfrastructureThatCannotBeRead(t *testing.T) {
 		answer  error
 		missing bool
 	}{
-		"M109: an infrastructure machine whose kind the API server does not serve is not missing": {apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, kind, "m", "404 page not found", 0, true), false},
+		"M109: an infrastructure machine whose kind the API server does not serve is not missing": {
+			apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, kind, "m", "404 page not found", 0, true), false,
+		},
 		"M10: one that does not exist is": {apierrors.NewNotFound(kind, "m"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, scheme := NewWithT(t), newScheme()
 			g.Expect(apiextensionsv1.AddToScheme(scheme)).To(Succeed())
-			crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: kind.String(), Labels: map[string]string{clusterv1.GroupVersion.Group + "/v1beta2": "v1beta2"}}}
+			crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+				Name: kind.String(), Labels: map[string]string{clusterv1.GroupVersion.Group + "/v1beta2": "v1beta2"},
+			}}
 			r := &Reconciler{references: expiring.NewMap[types.UID, referenced](t.Context())}
 			r.APIReader = interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd).Build(), interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {

@@ -18,8 +18,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// admit decides whether the Machine's Node is drained at all, and waits while hooks of other owners hold the drain. Until then, its Node is not looked up:
-// what would be found or not found now does not count later. It records the hold before it reads what may take long.
+// admit decides whether the Machine's Node is drained at all, and waits while hooks of other owners hold the drain. Until then, its Node is
+// not looked up: what would be found or not found now does not count later. It records the hold before it reads what may take long.
 func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	if s.HeldByHooks {
 		if err := r.recordClock(ctx, s); err != nil {
@@ -74,8 +74,8 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	return outcome{}, nil
 }
 
-// findNodeIn looks up the Node by the provider ID of the Machine. If the client has no such Node, the API server decides: the watch may not have delivered
-// the Node or its provider ID yet.
+// findNodeIn looks up the Node by the provider ID of the Machine. If the client has no such Node, the API server decides: the watch may not
+// have delivered the Node or its provider ID yet.
 func (r *Reconciler) findNodeIn(ctx context.Context, s *scope, cached client.Client) error {
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {

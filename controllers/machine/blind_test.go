@@ -77,74 +77,145 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps a Machine that only its condition says to wait, in an outage", state: wasLost, reason: v1alpha1.ReasonWaitingForTurn},
 		{name: "M92: keeps a Machine that waits for a turn, while admission fails", state: wasLost, records: waits, fails: true},
 		{name: "M92: keeps a Machine that was deleted while no manager ran", state: notTried},
-		{name: "M92: keeps a Machine whose drain has begun, while its Cluster has no status after a move", state: notTried, withoutInfrastructure: true, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
+		{
+			name: "M92: keeps a Machine whose drain has begun, while its Cluster has no status after a move", state: notTried, withoutInfrastructure: true,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)},
+		},
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
 		{name: "M87: keeps a Machine whose Node is unknown, after the first failed attempt to connect", state: hasFailed, nodeUnknown: true},
 		{name: "M128: keeps a Machine whose provider ID only its infrastructure machine has", state: hasFailed, nodeUnknown: true, notCopied: true},
 		{name: "M87: releases it a minute after the first failed attempt", state: hasFailed, nodeUnknown: true, blindFor: time.Minute, released: true},
-		{name: "M92: keeps a Machine beyond its recorded drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}},
 		{
-			name: "M92: releases it a minute after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
+			name: "M92: keeps a Machine beyond its recorded drain timeout, after the first failed attempt", state: hasFailed,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)},
+		},
+		{
+			name: "M92: releases it a minute after the first failed attempt", state: hasFailed,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
 			released: true,
 		},
-		{name: "M92: a step that fails in between does not start this minute again", state: wasLost, records: waits, fails: true, brief: true, blindFor: 50 * time.Second},
-		{name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
-		{name: "M92: keeps a Machine whose drain has begun as long as this process has not tried to connect", state: notTried, blindFor: 2 * time.Minute, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
-		{name: "M93: a Machine that waits for a turn gets it after its drain timeout in an outage, and is kept", state: wasLost, records: waits, blindFor: 2 * time.Minute},
-		{name: "M92: keeps a Machine whose drain has begun beyond its drain timeout, after the first failed attempt", state: hasFailed, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}},
 		{
-			name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Minute)}, blindFor: time.Minute,
+			name: "M92: a step that fails in between does not start this minute again", state: wasLost, records: waits, fails: true, brief: true,
+			blindFor: 50 * time.Second,
+		},
+		{
+			name: "M92: keeps a Machine whose drain has begun, after a restart", state: notTried,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)},
+		},
+		{
+			name: "M92: keeps a Machine whose drain has begun as long as this process has not tried to connect", state: notTried, blindFor: 2 * time.Minute,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)},
+		},
+		{
+			name: "M93: a Machine that waits for a turn gets it after its drain timeout in an outage, and is kept", state: wasLost, records: waits,
+			blindFor: 2 * time.Minute,
+		},
+		{
+			name: "M92: keeps a Machine whose drain has begun beyond its drain timeout, after the first failed attempt", state: hasFailed,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)},
+		},
+		{
+			name: "M15: releases a Machine whose drain has begun, at its drain timeout", state: wasLost,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Minute)}, blindFor: time.Minute,
 			released: true,
 		},
-		{name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
-		}},
+		{
+			name: "M94: keeps a Machine whose drain has ended and that waits for volumes without a timeout", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
+				v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+			},
+		},
 		{name: "M94: keeps a Machine that was drained in place before it was deleted", state: wasLost, records: map[string]string{
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
 		}},
-		{name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
-		}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
 		{
-			name: "M93: a Machine that was drained in place without a drain timeout, and waits for a turn now, gets the turn and is kept", state: wasLost, blindFor: 2 * time.Minute,
-			records: map[string]string{v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute)}, reason: v1alpha1.ReasonWaitingForTurn,
+			name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
+			}, wants: v1alpha1.ReasonWaitingForWorkloadCluster,
 		},
-		{name: "M106: keeps a Machine that waits for volumes and whose drain timeout was extended meanwhile", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainStartedAnnotation: ago(50 * time.Second), v1alpha1.VolumeWaitStartedAnnotation: ago(40 * time.Second),
-		}, volumeTimeout: ptr.To[int32](30)},
-		{name: "M119: leaves the drain to Cluster API if the wait for volumes times out in an outage, because no Pod was confirmed", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
-		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
-		{name: "M119: leaves the drain to Cluster API if the wait for volumes times out while admission fails", state: wasLost, fails: true, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
-		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
-		{name: "M21: releases a Machine whose drain has timed out at the end of the wait for volumes in an outage", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
-		}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}},
-		{name: "M94: the wait for volumes of a drain in place does not count after the deletion, also not in an outage", state: wasLost, blindFor: 2 * time.Minute, records: map[string]string{
-			v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.DrainRequestedAnnotation: ago(48*time.Hour) + "/m",
-			v1alpha1.DrainStartedAnnotation: ago(48 * time.Hour), v1alpha1.DrainEndedAnnotation: ago(47 * time.Hour), v1alpha1.VolumeWaitStartedAnnotation: ago(47 * time.Hour),
-		}, volumeTimeout: ptr.To[int32](7200), wants: v1alpha1.ReasonWaitingForWorkloadCluster},
-		{name: "M98: keeps a Machine that has waited for the workload cluster longer than its drain timeout, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
-			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{
+			name: "M93: a Machine that was drained in place without a drain timeout, and waits for a turn now, gets the turn and is kept", state: wasLost,
+			blindFor: 2 * time.Minute,
+			records:  map[string]string{v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute)}, reason: v1alpha1.ReasonWaitingForTurn,
+		},
+		{
+			name: "M106: keeps a Machine that waits for volumes and whose drain timeout was extended meanwhile", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				v1alpha1.DrainStartedAnnotation: ago(50 * time.Second), v1alpha1.VolumeWaitStartedAnnotation: ago(40 * time.Second),
+			}, volumeTimeout: ptr.To[int32](30),
+		},
+		{
+			name: "M119: leaves the drain to Cluster API if the wait for volumes times out in an outage, because no Pod was confirmed", state: wasLost,
+			blindFor: 2 * time.Minute, records: map[string]string{
+				v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+			}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation},
+		},
+		{
+			name: "M119: leaves the drain to Cluster API if the wait for volumes times out while admission fails", state: wasLost, fails: true,
+			blindFor: 2 * time.Minute, records: map[string]string{
+				v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
+				v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+			}, volumeTimeout: ptr.To[int32](30), released: true, excludes: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation},
+		},
+		{
+			name: "M21: releases a Machine whose drain has timed out at the end of the wait for volumes in an outage", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				v1alpha1.DrainStartedAnnotation: ago(30 * time.Minute), v1alpha1.VolumeWaitStartedAnnotation: ago(20 * time.Minute),
+			}, volumeTimeout: ptr.To[int32](30), released: true,
+			excludes: []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation},
+		},
+		{
+			name: "M94: the wait for volumes of a drain in place does not count after the deletion, also not in an outage", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.DrainRequestedAnnotation: ago(48*time.Hour) + "/m",
+				v1alpha1.DrainStartedAnnotation: ago(48 * time.Hour), v1alpha1.DrainEndedAnnotation: ago(47 * time.Hour),
+				v1alpha1.VolumeWaitStartedAnnotation: ago(47 * time.Hour),
+			}, volumeTimeout: ptr.To[int32](7200), wants: v1alpha1.ReasonWaitingForWorkloadCluster,
+		},
+		{
+			name: "M98: keeps a Machine that has waited for the workload cluster longer than its drain timeout, while its policy cannot be decoded", state: wasLost,
+			unread: true, blindFor: time.Minute,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster,
+		},
 		{name: "M98: keeps a Machine whose drain has begun, while its policy cannot be decoded", state: wasLost, unread: true, blindFor: time.Minute,
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
-		{name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true, reason: v1alpha1.ReasonWaitingForTurn},
+		{
+			name: "M98: keeps the record that a Machine waits for a turn, while its policy cannot be decoded", state: wasLost, unread: true,
+			reason: v1alpha1.ReasonWaitingForTurn,
+		},
 		{name: "M113: keeps a Machine that is held, beyond its drain timeout", state: wasLost, held: true, blindFor: time.Hour,
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
-		{name: "M113: keeps it after a restart", state: notTried, held: true, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForPreDrainHook},
+		{
+			name: "M113: keeps it after a restart", state: notTried, held: true, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)},
+			wants: v1alpha1.ReasonWaitingForPreDrainHook,
+		},
 		{name: "M113: keeps it while its policy cannot be decoded", state: wasLost, held: true, unread: true, wants: v1alpha1.ReasonWaitingForPreDrainHook},
 		{name: "M113: keeps it while admission fails", state: wasLost, held: true, fails: true, blindFor: time.Hour,
 			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonReconcileFailed},
-		{name: "M113: keeps it while its Node is unknown", state: hasFailed, held: true, nodeUnknown: true, blindFor: time.Hour, wants: v1alpha1.ReasonWaitingForPreDrainHook},
-		{name: "M115: keeps a Machine whose hold has just ended, in an outage", state: wasLost, records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{
+			name: "M113: keeps it while its Node is unknown", state: hasFailed, held: true, nodeUnknown: true, blindFor: time.Hour,
+			wants: v1alpha1.ReasonWaitingForPreDrainHook,
+		},
+		{
+			name: "M115: keeps a Machine whose hold has just ended, in an outage", state: wasLost,
+			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster,
+		},
 		{name: "M115: releases it at its drain timeout after the hold", state: wasLost, blindFor: time.Minute, released: true,
 			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(time.Minute)}},
-		{name: "M117: after a hold, a worker whose policy limits drains waits for a turn in an outage, and is kept", state: wasLost, blindFor: 2 * time.Minute, limited: true,
-			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, wants: v1alpha1.ReasonWaitingForWorkloadCluster},
+		{
+			name: "M117: after a hold, a worker whose policy limits drains waits for a turn in an outage, and is kept", state: wasLost, blindFor: 2 * time.Minute,
+			limited: true,
+			records: map[string]string{v1alpha1.DrainHeldAnnotation: ago(time.Hour), v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)},
+			wants:   v1alpha1.ReasonWaitingForWorkloadCluster,
+		},
 		{name: "M84: allows no update in place of a Machine that waits for a turn", state: wasLost, records: waits, inPlace: true, blindFor: 2 * time.Minute},
-		{name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost, records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true, blindFor: 2 * time.Minute},
+		{
+			name: "M84: allows no update in place of a Machine whose drain cannot be observed", state: wasLost,
+			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)}, inPlace: true, blindFor: 2 * time.Minute,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -179,9 +250,13 @@ func TestWithoutConnection(t *testing.T) {
 				machine.Spec.ProviderID = ""
 			}
 			if tc.reason != "" {
-				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now)}}
+				machine.Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now),
+				}}
 			}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+			}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
 			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, clocktesting.NewFakePassiveClock(now))
 			if tc.unread {
@@ -189,9 +264,11 @@ func TestWithoutConnection(t *testing.T) {
 			}
 			r.references.Set(client.ObjectKeyFromObject(cluster), cluster.UID+"/kubeconfig", referenced{}, time.Hour)
 			if tc.fails {
-				r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-					return errors.New("the conversion webhook does not answer")
-				}})
+				r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+					Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+						return errors.New("the conversion webhook does not answer")
+					},
+				})
 				if !tc.brief {
 					r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
 				}
@@ -244,7 +321,8 @@ func unreadPolicy(t *testing.T, name string) *setaside.Objects {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"MachineDrainPolicyList","metadata":{"resourceVersion":"1"},"items":[`+
-			`{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"MachineDrainPolicy","metadata":{"namespace":"fleet","name":%q},"spec":{"maxParallelDrains":3000000000}}]}`, name)
+			`{"apiVersion":"maintenance.cluster.x-k8s.io/v1alpha1","kind":"MachineDrainPolicy","metadata":{"namespace":"fleet","name":%q},`+
+			`"spec":{"maxParallelDrains":3000000000}}]}`, name)
 	}))
 	t.Cleanup(api.Close)
 	unread := setaside.New(types.NamespacedName{}, func(*metav1.PartialObjectMetadata, *setaside.Error) {})

@@ -46,19 +46,39 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		lost    bool // its Node has been unreachable for an hour
 		granted bool
 	}{
-		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes":  {limit: 2, timeout: 60, state: answers, policy: true, granted: true},
-		"M39: gets one when its drain timeout has passed since the last drain began":                            {limit: 1, timeout: 20, state: answers, policy: true, granted: true},
-		"M26: gets none while the limit is reached":                                                             {limit: 1, timeout: 60, state: answers, policy: true},
-		"M39: gets none without a drain timeout, because nothing would end it":                                  {limit: 2, state: answers, policy: true},
-		"M93: gets none while the workload cluster does not answer":                                             {limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true},
-		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {limit: 1, timeout: 60, state: answers, policy: true, missing: true},
-		"M126: gets one under the limit under which it has waited before":                                       {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, granted: true},
-		"M126: gets none while that limit is reached":                                                           {limit: 1, timeout: 60, state: answers, policy: true, missing: true, waited: true},
-		"M126: gets none while its policy may be replaced":                                                      {limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, another: true},
-		"M26: gets none while it is not known whether a policy limits drains":                                   {limit: 2, timeout: 60, state: answers},
-		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout":    {limit: 1, timeout: 60, state: answers, policy: true, unasked: true},
-		"M26: waits for none if its Node is lost, so that its drain timeout counts":                             {limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true},
-		"M39: gets the turn that comes, without having recorded that it waits":                                  {limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true},
+		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {
+			limit: 2, timeout: 60, state: answers, policy: true, granted: true,
+		},
+		"M39: gets one when its drain timeout has passed since the last drain began": {
+			limit: 1, timeout: 20, state: answers, policy: true, granted: true,
+		},
+		"M26: gets none while the limit is reached": {
+			limit: 1, timeout: 60, state: answers, policy: true,
+		},
+		"M39: gets none without a drain timeout, because nothing would end it": {limit: 2, state: answers, policy: true},
+		"M93: gets none while the workload cluster does not answer": {
+			limit: 2, timeout: 60, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true,
+		},
+		"M26: gets none because its policy is missing, maybe for a moment: the others would get theirs as well": {
+			limit: 1, timeout: 60, state: answers, policy: true, missing: true,
+		},
+		"M126: gets one under the limit under which it has waited before": {
+			limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, granted: true,
+		},
+		"M126: gets none while that limit is reached": {
+			limit: 1, timeout: 60, state: answers, policy: true, missing: true, waited: true,
+		},
+		"M126: gets none while its policy may be replaced": {
+			limit: 2, timeout: 60, state: answers, policy: true, missing: true, waited: true, another: true,
+		},
+		"M26: gets none while it is not known whether a policy limits drains": {limit: 2, timeout: 60, state: answers},
+		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true,
+		},
+		"M26: waits for none if its Node is lost, so that its drain timeout counts": {limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true},
+		"M39: gets the turn that comes, without having recorded that it waits": {
+			limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -109,10 +129,13 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				},
 			}).Build()
 			r := withoutConnection(t, now, management, tc.state)
-			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{}, r.Clock)
-			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
-				return errors.New("the conversion webhook of the infrastructure provider does not answer")
-			}})
+			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{},
+				r.Clock)
+			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					return errors.New("the conversion webhook of the infrastructure provider does not answer")
+				},
+			})
 			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
 			since := now.Add(-15 * time.Second)
 			if tc.unasked {
@@ -148,13 +171,21 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 		ended  time.Duration   // how long ago the waiting Machine was blocked, too
 		passes bool
 	}{
-		"M121: a Machine waits for an older one whose step fails":                                             {after: []time.Duration{0, 4 * time.Minute}},
-		"M121: it does not if that step has failed for five minutes, and neither has a drain timeout":         {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, passes: true},
-		"M121: it does if it was blocked itself a moment ago: what has blocked both may be over":              {after: []time.Duration{0, 5 * time.Minute}, ended: 29 * time.Second},
-		"M121: it does not thirty seconds later":                                                              {after: []time.Duration{0, 5 * time.Minute}, ended: 30 * time.Second, passes: true},
-		"M121: the time during which the workload cluster does not answer, which blocks both, does not count": {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, outage: 4 * time.Minute},
-		"M121: neither does the time before that":                                                             {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 9 * time.Minute}, outage: 4 * time.Minute},
-		"M121: the time after that does":                                                                      {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 10 * time.Minute}, outage: 4 * time.Minute, passes: true},
+		"M121: a Machine waits for an older one whose step fails": {after: []time.Duration{0, 4 * time.Minute}},
+		"M121: it does not if that step has failed for five minutes, and neither has a drain timeout": {
+			after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, passes: true,
+		},
+		"M121: it does if it was blocked itself a moment ago: what has blocked both may be over": {
+			after: []time.Duration{0, 5 * time.Minute}, ended: 29 * time.Second,
+		},
+		"M121: it does not thirty seconds later": {after: []time.Duration{0, 5 * time.Minute}, ended: 30 * time.Second, passes: true},
+		"M121: the time during which the workload cluster does not answer, which blocks both, does not count": {
+			after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute}, outage: 4 * time.Minute,
+		},
+		"M121: neither does the time before that": {after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 9 * time.Minute}, outage: 4 * time.Minute},
+		"M121: the time after that does": {
+			after: []time.Duration{0, 4 * time.Minute, 5 * time.Minute, 10 * time.Minute}, outage: 4 * time.Minute, passes: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -176,8 +207,11 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 				if after == tc.outage && after > 0 {
 					state.ConsecutiveFailures = 1
 				}
-				r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), state}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
-				r.limit(t.Context(), &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+				r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), state}, newScheme(), workload.Limits{},
+					clocktesting.NewFakePassiveClock(now))
+				r.limit(t.Context(), &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, outcome{
+					action: wait, reason: v1alpha1.ReasonReconcileFailed,
+				})
 			}
 			if tc.ended > 0 {
 				r.blockSince(&scope{machine: self, now: start})
@@ -202,11 +236,13 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 		want    time.Time
 	}{
 		"M122: so has one whose NodeMaintenance did not exist, because something has prevented the drain since the deletion": {granted: true, want: now},
-		"M122: the drain timeout counts from the turn while the NodeMaintenance cannot be created":                           {granted: true, refused: true, want: began},
-		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout":                           {present: v1alpha1.StageCordon, want: now},
-		"M39: the drain timeout counts from the turn while something prevents the drain":                                     {present: v1alpha1.StageCordon, refused: true, want: began},
-		"M17: it counts from the recorded start if the NodeMaintenance is recreated":                                         {want: began},
-		"M97: it does not count again if the drain has begun":                                                                {present: v1alpha1.StageDrain, want: began},
+		"M122: the drain timeout counts from the turn while the NodeMaintenance cannot be created": {
+			granted: true, refused: true, want: began,
+		},
+		"M122: a drain that begins later than the turn of its Machine has the whole drain timeout": {present: v1alpha1.StageCordon, want: now},
+		"M39: the drain timeout counts from the turn while something prevents the drain":           {present: v1alpha1.StageCordon, refused: true, want: began},
+		"M17: it counts from the recorded start if the NodeMaintenance is recreated":               {want: began},
+		"M97: it does not count again if the drain has begun":                                      {present: v1alpha1.StageDrain, want: began},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
@@ -241,7 +277,8 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 			})
 			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10), Recorder: tracing.NewRecorder(t.Context(), nil)}
 			s := &scope{machine: machine, cluster: provisionedCluster(), client: remote.Build(), node: node, now: now}
-			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(now))
+			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{},
+				clocktesting.NewFakePassiveClock(now))
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			s.observe(nil)
 			if present := (&v1alpha1.NodeMaintenance{}); tc.present != "" {

@@ -60,8 +60,8 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	return workload.RequeueAt(result.at, s.now), nil
 }
 
-// reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the Machine
-// has changed since it was read. It returns the Machine's resourceVersion.
+// reportResult writes the result of a drain to the condition of a Machine whose hook is removed next. It fails with a conflict if the
+// Machine has changed since it was read. It returns the Machine's resourceVersion.
 func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome) (resourceVersion string, err error) {
 	return r.applyCondition(ctx, s, machinedrain.ResultCondition(result.reason, result.message), s.machine.ResourceVersion)
 }
@@ -79,7 +79,8 @@ func (r *Reconciler) nextReport(s *scope, wanted metav1.Condition) time.Time {
 // setCondition sets the condition of this provider on the Machine. A condition without a reason is removed.
 func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.Condition) error {
 	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
-	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason && present.Message == wanted.Message {
+	if present == nil && wanted.Reason == "" || present != nil && present.Status == wanted.Status && present.Reason == wanted.Reason &&
+		present.Message == wanted.Message {
 		return nil
 	}
 	_, err := r.applyCondition(ctx, s, wanted, "")
@@ -90,8 +91,8 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 }
 
 // applyCondition applies the condition of this provider to the Machine; no other function does. It uses server-side apply, so that it does
-// not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one. It returns the one that the
-// Machine has then.
+// not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one. It
+// returns the one that the Machine has then.
 func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1.Condition, resourceVersion string) (string, error) {
 	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
 	since := metav1.NewTime(s.now.Truncate(time.Second))

@@ -107,8 +107,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	return r.apply(ctx, s, desired)
 }
 
-// find finds the Node and the NodeMaintenance of the Machine. If the Machine would be released because of its Node, the API server decides: the watch may
-// not have delivered the Node yet, or may not have delivered that it is reachable again. It also decides whether a drain that was held had begun.
+// find finds the Node and the NodeMaintenance of the Machine. If the Machine would be released because of its Node, the API server decides:
+// the watch may not have delivered the Node yet, or may not have delivered that it is reachable again. It also decides whether a drain that
+// was held had begun.
 func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
 	s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
 	mayHaveBegun := machinedrain.WasHeldByHooks(s.machine) && s.found.Maintenance == nil
@@ -134,15 +135,18 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 	case s.found.Name == "":
 		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it"},
+		return outcome{
+				action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it",
+			},
 			machinemaintenance.CompleteAndDelete(ctx, s.client, m, r.Maintenances.ManagementCluster)
 	}
 	return outcome{}, nil
 }
 
-// keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still follow edits. A drain
-// that has ended under these rules holds nothing, unless Pods that they skip may have to be drained: because of an edit of a valid rule, or of the
-// invalid one. awaitDrained decides whether the end is confirmed. Another drain waits until the rule is fixed.
+// keepRules continues a running drain with the last valid rules while a MachineDrainRule is invalid: timeouts and other settings still
+// follow edits. A drain that has ended under these rules holds nothing, unless Pods that they skip may have to be drained: because of an
+// edit of a valid rule, or of the invalid one. awaitDrained decides whether the end is confirmed. Another drain waits until the rule is
+// fixed.
 func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance, problem *machinemaintenance.Problem) (outcome, error) {
 	waiting, clock := outcome{action: wait, reason: problem.Reason, message: problem.Message}, s.clock()
 	hasBegun := clock.Drain != nil || clock.Drained != nil
@@ -169,7 +173,9 @@ func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.
 }
 
 // desired returns the NodeMaintenance that drains the Machine's Node.
-func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alpha1.DaemonSetPodsPolicy) (*v1alpha1.NodeMaintenance, *machinemaintenance.Problem, error) {
+func (r *Reconciler) desired(ctx context.Context, s *scope,
+	daemonSetPods v1alpha1.DaemonSetPodsPolicy,
+) (*v1alpha1.NodeMaintenance, *machinemaintenance.Problem, error) {
 	purpose := v1alpha1.RequestedForDeletion
 	if s.machine.DeletionTimestamp.IsZero() {
 		purpose = v1alpha1.RequestedForStage
@@ -187,8 +193,8 @@ func (r *Reconciler) desired(ctx context.Context, s *scope, daemonSetPods v1alph
 	return desired, problem, err
 }
 
-// awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone. The time at which it was found to be gone is kept in memory:
-// a restart makes the moment longer.
+// awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone. The time at which it was found to be gone is
+// kept in memory: a restart makes the moment longer.
 func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenance) {
 	key, present := client.ObjectKeyFromObject(s.machine), s.maintenance
 	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || !rules.IsAnyGone(present.Spec.DrainRules, desired.Spec.DrainRules) {
@@ -196,7 +202,8 @@ func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenanc
 		return
 	}
 	gone, _ := r.rulesGone.LoadOrStore(key, s.now)
-	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, gone.(time.Time), s.now); !until.IsZero() { //nolint:forcetypeassert // nothing else is stored
+	//nolint:forcetypeassert // nothing else is stored
+	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, gone.(time.Time), s.now); !until.IsZero() {
 		desired.Spec.DrainRules = present.Spec.DrainRules
 		r.retryAfter(key, until.Sub(s.now))
 	}
@@ -215,7 +222,10 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
 	if apierrors.IsAlreadyExists(err) || workload.DoesNotExist(err) { // the cache is stale, or another author has just created it
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed", at: s.now.Add(createRetry)}, nil
+		return outcome{
+			action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed",
+			at: s.now.Add(createRetry),
+		}, nil
 	}
 	if err != nil {
 		return r.unreachable(ctx, s, err)
@@ -259,8 +269,8 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	return r.untilDrainDeadline(s, waiting), nil
 }
 
-// drainState returns what is known about the end of the drain. It does not end while a MachineDrainRule that is gone still applies: it may never have
-// existed in this management cluster, and then the Pods that it skips must be drained.
+// drainState returns what is known about the end of the drain. It does not end while a MachineDrainRule that is gone still applies: it may
+// never have existed in this management cluster, and then the Pods that it skips must be drained.
 func (r *Reconciler) drainState(s *scope) machinedrain.DrainState {
 	_, isAnyGone := r.rulesGone.Load(client.ObjectKeyFromObject(s.machine))
 	hadEnded := s.clock().Drained != nil || machinedrain.WasDrained(s.machine)
@@ -275,7 +285,8 @@ const (
 	confirmRetry = 5 * time.Second
 )
 
-// mayBeConfirmed returns whether the NodeMaintenance of a drain that had ended may soon be reconciled. It remembers since when the Machine waits for that.
+// mayBeConfirmed returns whether the NodeMaintenance of a drain that had ended may soon be reconciled. It remembers since when the Machine
+// waits for that.
 func (r *Reconciler) mayBeConfirmed(s *scope, failure error) bool {
 	s.blind, s.unconfirmed = true, true
 	since, _ := r.unconfirmed.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
@@ -287,8 +298,8 @@ func awaitConfirmation(s *scope) outcome {
 	return outcome{action: wait, at: s.now.Add(confirmRetry)}
 }
 
-// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It returns
-// nil if the API server does not answer: checkContact reports that.
+// maintenanceFailure returns the persistent error of the reconciliation of the Machine's NodeMaintenance or of its watches, or nil. It
+// returns nil if the API server does not answer: checkContact reports that.
 func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	if r.Clusters.HealthState(ctx, s.clusterKey()).ConsecutiveFailures > 0 {
 		return nil
@@ -300,9 +311,10 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 	return r.Clusters.WatchFailure(s.clusterKey(), s.node.Name)
 }
 
-// awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them, and the drain timeout
-// starts again; awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node plugins of CSI drivers, without
-// which no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as in keepRules.
+// awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them, and
+// the drain timeout starts again; awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node
+// plugins of CSI drivers, without which no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as
+// in keepRules.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
 		return outcome{}, nil
@@ -331,8 +343,8 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 }
 
 // confirmPods waits until the Node in the API server is cordoned, and until each Pod that the API server lists there was observed when the
-// NodeMaintenance was found to be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node was cordoned
-// would be released. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
+// NodeMaintenance was found to be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node
+// was cordoned would be released. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
 	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil
@@ -363,8 +375,8 @@ func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error)
 }
 
 // checkContact reports whether contact with the workload cluster is lost, with the outcome that waits for it: the workload cluster does not
-// answer the health probes of the ClusterCache. The ClusterCache closes such a connection within about a minute. Until then, watches deliver
-// no events and their caches are stale.
+// answer the health probes of the ClusterCache. The ClusterCache closes such a connection within about a minute. Until then, watches
+// deliver no events and their caches are stale.
 func (r *Reconciler) checkContact(ctx context.Context, s *scope) (waiting outcome, lost bool) {
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
 	if state.ConsecutiveFailures == 0 {
@@ -389,8 +401,9 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 }
 
 // unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
-// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned, and so is
-// the error of a request without one, if a health probe has been answered since the reconciliation began, or the last one has failed in the same way.
+// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned,
+// and so is the error of a request without one, if a health probe has been answered since the reconciliation began, or the last one has
+// failed in the same way.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	if workload.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
@@ -421,8 +434,8 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	return waiting, nil
 }
 
-// kubeconfigProblem returns why the kubeconfig Secret of the Cluster permits no connection, as the end of a message without data of the Secret,
-// or "". The result is at most pollInterval old.
+// kubeconfigProblem returns why the kubeconfig Secret of the Cluster permits no connection, as the end of a message without data of the
+// Secret, or "". The result is at most pollInterval old.
 func (r *Reconciler) kubeconfigProblem(ctx context.Context, s *scope) string {
 	key := s.cluster.UID + "/kubeconfig"
 	if seen, known := r.references.Get(s.clusterKey(), key); known {

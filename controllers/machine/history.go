@@ -17,7 +17,9 @@ import (
 
 // recordEnd logs how the deletion of a Machine ended, and records its history. It runs after the write that ends it.
 func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
-	line := r.Recorder.EndDeletion(s.maintenanceRequest(), s.trace(), s.course(), tracing.Result{Outcome: result.reason, Message: result.message, Released: r.Clock.Now()})
+	line := r.Recorder.EndDeletion(s.maintenanceRequest(), s.trace(), s.course(), tracing.Result{
+		Outcome: result.reason, Message: result.message, Released: r.Clock.Now(),
+	})
 	if line == nil || result.reason == v1alpha1.ReasonSkipped { // the Node is not drained
 		return
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// holdRetry is how often a Machine whose drain is held is reconciled without an event: the deletion of its infrastructure machine, for example, ends the
-// wait and triggers none.
+// holdRetry is how often a Machine whose drain is held is reconciled without an event: the deletion of its infrastructure machine, for
+// example, ends the wait and triggers none.
 const holdRetry = time.Minute
 
 // findHooks finds the hooks of other owners that hold the drain. While the policy is not known, it ignores none of them.
@@ -22,15 +22,15 @@ func (s *scope) findHooks() {
 	s.HeldByHooks = len(s.hooks) > 0
 }
 
-// awaitHooks waits until hooks of other owners no longer hold the drain. It does not connect to the workload cluster: the record on the Machine suspends a
-// drain that has begun.
+// awaitHooks waits until hooks of other owners no longer hold the drain. It does not connect to the workload cluster: the record on the
+// Machine suspends a drain that has begun.
 func (r *Reconciler) awaitHooks(s *scope) outcome {
 	r.forgetDrain(client.ObjectKeyFromObject(s.machine))
 	return outcome{action: wait, reason: v1alpha1.ReasonWaitingForPreDrainHook, message: machinedrain.HoldMessage(s.hooks), at: s.now.Add(holdRetry)}
 }
 
-// resume continues or begins a drain that was held, when the Machine has a turn. One that had begun is suspended until the cache has its NodeMaintenance
-// with the new start of the drain timeout: the controllers that evict and delete Pods read the same cache.
+// resume continues or begins a drain that was held, when the Machine has a turn. One that had begun is suspended until the cache has its
+// NodeMaintenance with the new start of the drain timeout: the controllers that evict and delete Pods read the same cache.
 func (r *Reconciler) resume(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.WasHeldByHooks(s.machine) {
 		return outcome{}, nil

@@ -28,7 +28,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// TestResume resumes a drain that had begun an hour ago, whose hold has just ended. Each reconciliation has a stale cache of the workload cluster first.
+// TestResume resumes a drain that had begun an hour ago, whose hold has just ended. Each reconciliation has a stale cache of the workload
+// cluster first.
 func TestResume(t *testing.T) {
 	g, now, key := NewWithT(t), time.Now().Truncate(time.Second), types.NamespacedName{Namespace: "fleet", Name: "c"}
 	machine, node := deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
@@ -84,8 +85,8 @@ func TestResume(t *testing.T) {
 	g.Expect(result.action).To(Equal(proceed))
 }
 
-// heldFleet returns a Reconciler of a Machine without a connection to its workload cluster. The Machine was deleted an hour ago and has a hook of another
-// owner; its policy ignores the hook "ignored". writes counts how often its condition was written.
+// heldFleet returns a Reconciler of a Machine without a connection to its workload cluster. The Machine was deleted an hour ago and has a
+// hook of another owner; its policy ignores the hook "ignored". writes counts how often its condition was written.
 func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.WithWatch, machine *clusterv1.Machine, writes *int) {
 	t.Helper()
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
@@ -98,10 +99,15 @@ func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.With
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "policy"}}
 	policy.Spec.IgnoredPreDrainHooks = []string{"ignored"}
-	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+	}}
 	writes = new(int)
-	management = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceApply: func(ctx context.Context, c client.Client, subResource string, applied runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {
+	management = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).
+		WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceApply: func(ctx context.Context, c client.Client, subResource string, applied runtime.ApplyConfiguration,
+			options ...client.SubResourceApplyOption,
+		) error {
 			*writes++
 			return c.SubResource(subResource).Apply(ctx, applied, options...)
 		},
@@ -118,13 +124,15 @@ func TestRecordOfHold(t *testing.T) {
 		r, management, machine, _ := heldFleet(t, "approval")
 		r.references = expiring.NewMap[types.UID, referenced](t.Context())
 		reads := 0
-		r.APIReader = interceptor.NewClient(management, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
-			reads++
-			stored := &clusterv1.Machine{}
-			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(machine), stored)).To(Succeed())
-			g.Expect(machinedrain.IsHeldByHooks(stored)).To(BeTrue())
-			return context.DeadlineExceeded
-		}})
+		r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				reads++
+				stored := &clusterv1.Machine{}
+				g.Expect(c.Get(ctx, client.ObjectKeyFromObject(machine), stored)).To(Succeed())
+				g.Expect(machinedrain.IsHeldByHooks(stored)).To(BeTrue())
+				return context.DeadlineExceeded
+			},
+		})
 		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(reads).To(BeNumerically(">", 0))
@@ -143,7 +151,8 @@ func TestRecordOfHold(t *testing.T) {
 		}
 		g.Expect(*writes).To(And(BeNumerically(">=", 2), BeNumerically("<=", 13)))
 	})
-	t.Run("M98, M114: while its policy cannot be decoded, the condition of a Machine names both the hook and the policy, and does not say that no policy selects it", func(t *testing.T) {
+	t.Run("M98, M114: while its policy cannot be decoded, the condition of a Machine names both the hook and the policy, and does not "+
+		"say that no policy selects it", func(t *testing.T) {
 		g := NewWithT(t)
 		r, management, machine, _ := heldFleet(t, "ignored")
 		r.Maintenances.Unread = unreadPolicy(t, "a-first")
@@ -152,6 +161,7 @@ func TestRecordOfHold(t *testing.T) {
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 		message := conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
 		g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForPreDrainHook))
-		g.Expect(message).To(And(ContainSubstring("ignored (owner sre)"), ContainSubstring("MachineDrainPolicy fleet/a-first"), Not(ContainSubstring(machinedrain.WithoutPolicy))))
+		g.Expect(message).To(And(ContainSubstring("ignored (owner sre)"), ContainSubstring("MachineDrainPolicy fleet/a-first"),
+			Not(ContainSubstring(machinedrain.WithoutPolicy))))
 	})
 }

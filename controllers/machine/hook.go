@@ -51,15 +51,17 @@ const (
 )
 
 // errRestored means that the manager has changed the annotations of a Machine too often: probably, another actor restores them each time.
-var errRestored = errors.New("another actor restores the annotations of this provider each time; remove them from the template of the MachineSet or MachineDeployment, or from where else they come")
+var errRestored = errors.New("another actor restores the annotations of this provider each time; remove them from the template of the MachineSet or " +
+	"MachineDeployment, or from where else they come")
 
-// mayPatch limits how often the annotations of a Machine that is not being deleted are changed. Cluster API copies those of the template of a MachineSet
-// to its Machines again and again, and at once after each change. It does not for a deleted Machine.
+// mayPatch limits how often the annotations of a Machine that is not being deleted are changed. Cluster API copies those of the template of
+// a MachineSet to its Machines again and again, and at once after each change. It does not for a deleted Machine.
 func (r *Reconciler) mayPatch(s *scope) bool {
 	if !s.machine.DeletionTimestamp.IsZero() {
 		return true
 	}
-	limiter, _ := r.patches.LoadOrStore(client.ObjectKeyFromObject(s.machine), flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(float32(1/patchInterval.Seconds()), patchBurst, r.Clock))
+	limiter, _ := r.patches.LoadOrStore(client.ObjectKeyFromObject(s.machine),
+		flowcontrol.NewTokenBucketPassiveRateLimiterWithClock(float32(1/patchInterval.Seconds()), patchBurst, r.Clock))
 	return limiter.(flowcontrol.PassiveRateLimiter).TryAccept() //nolint:forcetypeassert // nothing else is stored
 }
 
@@ -87,8 +89,8 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 	}
 }
 
-// handOver writes to the condition which manager must drain the Machine: once for each label, and again after a restart, because the other manager
-// overwrites it. The present condition does not show whether that manager runs: it may be from before the label was changed.
+// handOver writes to the condition which manager must drain the Machine: once for each label, and again after a restart, because the other
+// manager overwrites it. The present condition does not show whether that manager runs: it may be from before the label was changed.
 func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	key, to := client.ObjectKeyFromObject(s.machine), handedOver{uid: s.machine.UID, label: s.machine.Labels[clusterv1.WatchLabel]}
 	r.forget(key)
@@ -109,8 +111,8 @@ type handedOver struct {
 }
 
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
-// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook. Each of the two writes
-// fails if the Machine has changed: between them, this process may have stood still while another one became the leader.
+// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook. Each of the
+// two writes fails if the Machine has changed: between them, this process may have stood still while another one became the leader.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	resourceVersion, err := r.reportResult(ctx, s, result)
 	switch {
@@ -139,8 +141,9 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	return reconcile.Result{}, nil
 }
 
-// reconcileWithoutHook completes the NodeMaintenance of a deleted Machine whose drain does not continue: another actor has removed the hook, and Cluster API
-// drains the Node, or the manager has removed it because the Node is not drained. The NodeMaintenance is deleted when the Node no longer exists.
+// reconcileWithoutHook completes the NodeMaintenance of a deleted Machine whose drain does not continue: another actor has removed the
+// hook, and Cluster API drains the Node, or the manager has removed it because the Node is not drained. The NodeMaintenance is deleted when
+// the Node no longer exists.
 func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err error) {
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
 		if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err == nil {

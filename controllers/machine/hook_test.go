@@ -57,7 +57,9 @@ func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
 				},
 			})
 			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
 			s := &scope{
 				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, policy: &v1alpha1.MachineDrainPolicy{},
 				machine: &clusterv1.Machine{
@@ -103,8 +105,10 @@ func TestDrainOfSkippedMachine(t *testing.T) {
 		t.Run("M54: "+name, func(t *testing.T) {
 			g := NewWithT(t)
 			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))), Finalizers: []string{clusterv1.MachineFinalizer}},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))), Finalizers: []string{clusterv1.MachineFinalizer},
+				},
+				Spec: clusterv1.MachineSpec{ClusterName: "c"},
 				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: []metav1.Condition{{
 					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSkipped, LastTransitionTime: metav1.Unix(2, 0),
 				}}},
@@ -137,44 +141,49 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 		"a record of a drain":   {v1alpha1.DrainStartedAnnotation: "2020-01-01T00:00:00Z"},
 		"an exclude annotation": {clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner},
 		"the request of another drain in place": {
-			v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner,
+			v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain),
+			v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner,
 		},
 	} {
-		t.Run("M107: the manager does not remove "+name+" again and again that the template of a MachineSet has, and carries out what else the Machine requests", func(t *testing.T) {
-			g, now := NewWithT(t), clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(template), Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
-			}
-			patches := 0
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine).WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					patches++
-					if err := c.Patch(ctx, object, patch, options...); err != nil {
-						return err
-					}
-					restored := object.DeepCopyObject().(client.Object)
-					annotations := restored.GetAnnotations()
-					maps.Copy(annotations, template)
-					restored.SetAnnotations(annotations)
-					return c.Patch(ctx, restored, client.MergeFrom(object))
-				},
-			}).Build()
-			r := notConnected(t, management, now)
-			for range 5 * patchBurst {
-				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-				g.Expect(err).NotTo(HaveOccurred())
-				now.Step(10 * time.Millisecond)
-			}
-			g.Expect(patches).To(BeNumerically("<=", patchBurst+1))
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
-			if template[v1alpha1.MachineStageAnnotation] != "" {
-				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
-			}
-		})
+		t.Run("M107: the manager does not remove "+name+" again and again that the template of a MachineSet has, and carries out what else the Machine requests",
+			func(t *testing.T) {
+				g, now := NewWithT(t), clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+				cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+				policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+				machine := &clusterv1.Machine{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(template), Labels: map[string]string{clusterv1.ClusterNameLabel: "c"},
+					},
+					Spec: clusterv1.MachineSpec{ClusterName: "c"},
+				}
+				patches := 0
+				management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine).
+					WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
+					Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+						patches++
+						if err := c.Patch(ctx, object, patch, options...); err != nil {
+							return err
+						}
+						restored := object.DeepCopyObject().(client.Object)
+						annotations := restored.GetAnnotations()
+						maps.Copy(annotations, template)
+						restored.SetAnnotations(annotations)
+						return c.Patch(ctx, restored, client.MergeFrom(object))
+					},
+				}).Build()
+				r := notConnected(t, management, now)
+				for range 5 * patchBurst {
+					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+					g.Expect(err).NotTo(HaveOccurred())
+					now.Step(10 * time.Millisecond)
+				}
+				g.Expect(patches).To(BeNumerically("<=", patchBurst+1))
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+				g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+				if template[v1alpha1.MachineStageAnnotation] != "" {
+					g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
+				}
+			})
 	}
 }
 
@@ -232,7 +241,9 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			g, machine := NewWithT(t), deletedMachine()
 			machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = tc.value // from the template of its MachineSet
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+			}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, controlPlane).WithStatusSubresource(machine).Build()
 			r := notConnected(t, management, clock.RealClock{})
 			r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
@@ -282,42 +293,44 @@ func TestPausedMachineOutsideTheFilter(t *testing.T) {
 
 func TestHandOver(t *testing.T) {
 	for reason, status := range map[string]metav1.ConditionStatus{
-		"": "", v1alpha1.ReasonMachineDraining: metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn: metav1.ConditionFalse, v1alpha1.ReasonMachineDrained: metav1.ConditionTrue,
+		"": "", v1alpha1.ReasonMachineDraining: metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn: metav1.ConditionFalse,
+		v1alpha1.ReasonMachineDrained: metav1.ConditionTrue,
 	} {
-		t.Run("M104: reports once which manager must drain a deleted Machine whose label was changed, although its condition has the reason "+strconv.Quote(reason), func(t *testing.T) {
-			g, machine := NewWithT(t), deletedMachine()
-			machine.Labels = map[string]string{clusterv1.WatchLabel: "b", clusterv1.ClusterNameLabel: "c"}
-			machine.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner + "/a"
-			had := func(reason string, status metav1.ConditionStatus) {
-				machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}}
-			}
-			if reason != "" {
-				had(reason, status)
-			}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).WithStatusSubresource(machine).Build()
-			r := notConnected(t, management, clock.RealClock{})
-			r.Filter = "a"
-			reconciled := func() (reason, message string) {
-				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-				return conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
-			}
-			got, message := reconciled()
-			g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
-			g.Expect(message).To(ContainSubstring("--watch-filter=b "))
+		t.Run("M104: reports once which manager must drain a deleted Machine whose label was changed, although its condition has the reason "+strconv.Quote(reason),
+			func(t *testing.T) {
+				g, machine := NewWithT(t), deletedMachine()
+				machine.Labels = map[string]string{clusterv1.WatchLabel: "b", clusterv1.ClusterNameLabel: "c"}
+				machine.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner + "/a"
+				had := func(reason string, status metav1.ConditionStatus) {
+					machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: status, Reason: reason, LastTransitionTime: metav1.Now()}}
+				}
+				if reason != "" {
+					had(reason, status)
+				}
+				management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).WithStatusSubresource(machine).Build()
+				r := notConnected(t, management, clock.RealClock{})
+				r.Filter = "a"
+				reconciled := func() (reason, message string) {
+					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+					return conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
+				}
+				got, message := reconciled()
+				g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
+				g.Expect(message).To(ContainSubstring("--watch-filter=b "))
 
-			had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
-			g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
-			got, _ = reconciled()
-			g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
+				had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
+				g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
+				got, _ = reconciled()
+				g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
 
-			machine.Labels[clusterv1.WatchLabel] = "c"
-			g.Expect(management.Update(t.Context(), machine)).To(Succeed())
-			got, message = reconciled()
-			g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
-			g.Expect(message).To(ContainSubstring("--watch-filter=c "))
-		})
+				machine.Labels[clusterv1.WatchLabel] = "c"
+				g.Expect(management.Update(t.Context(), machine)).To(Succeed())
+				got, message = reconciled()
+				g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
+				g.Expect(message).To(ContainSubstring("--watch-filter=c "))
+			})
 	}
 }
 
@@ -338,11 +351,15 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 		t.Run("M12: a Machine that is no longer being deleted loses the exclude annotations if "+name, func(t *testing.T) {
 			g := NewWithT(t)
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "b"}, Spec: v1alpha1.MachineDrainPolicySpec{MachineSelector: tc.selector}}
+			policy := &v1alpha1.MachineDrainPolicy{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "b"}, Spec: v1alpha1.MachineDrainPolicySpec{MachineSelector: tc.selector},
+			}
 			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
-					clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: v1alpha1.HookOwner,
-				}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
+						clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: v1alpha1.HookOwner,
+					},
+				},
 				Spec: clusterv1.MachineSpec{ClusterName: "c"},
 			}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine).WithStatusSubresource(machine).Build()
@@ -364,7 +381,8 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 
 func TestLeaderThatStoodStill(t *testing.T) {
 	t.Run("M95: a leader that stands still during a release does not release a Machine that another leader drains again", func(t *testing.T) {
-		f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{}, machinedrain.Request{ManagementCluster: "here", Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
+		f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{},
+			machinedrain.Request{ManagementCluster: "here", Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
 		f.Client = standsStill{f.Client, func() {
 			resumed := f.machine.DeepCopy()
 			resumed.Annotations[v1alpha1.DrainStartedAnnotation] = time.Now().UTC().Format(time.RFC3339)

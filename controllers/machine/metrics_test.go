@@ -23,7 +23,9 @@ import (
 func TestDrainMetrics(t *testing.T) {
 	deletion := metav1.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	drain := func(name string) *scope {
-		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, DeletionTimestamp: &deletion}}, now: deletion.Add(time.Minute)}
+		s := &scope{
+			machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, DeletionTimestamp: &deletion}}, now: deletion.Add(time.Minute),
+		}
 		s.maintenance = &v1alpha1.NodeMaintenance{}
 		s.maintenance.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: deletion}}
 		return s
@@ -67,7 +69,9 @@ func TestDrainMetrics(t *testing.T) {
 func TestOldestDrain(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	drain := func(name, cluster string, requested time.Duration) *scope {
-		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "oldest", Name: name, DeletionTimestamp: &metav1.Time{Time: begin.Add(requested)}}}}
+		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "oldest", Name: name, DeletionTimestamp: &metav1.Time{Time: begin.Add(requested)},
+		}}}
 		s.machine.Spec.ClusterName = cluster
 		return s
 	}
@@ -106,8 +110,11 @@ func TestOldestDrain(t *testing.T) {
 		}, map[string]time.Duration{"c1 WaitingForTurn": time.Minute, "c2 WaitingForTurn": time.Hour}},
 		{"a drain counts from the start of its stage", func() { observeUnended(started(a, time.Hour), v1alpha1.ReasonMachineDraining) },
 			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 Draining": time.Hour, "c2 WaitingForTurn": time.Hour}},
-		{"another reason does not change the start, nor does a lost connection", func() { observeUnended(drain("a", "c1", time.Minute), v1alpha1.ReasonWaitingForWorkloadCluster) },
-			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{
+			"another reason does not change the start, nor does a lost connection",
+			func() { observeUnended(drain("a", "c1", time.Minute), v1alpha1.ReasonWaitingForWorkloadCluster) },
+			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour},
+		},
 		{"the deletion after a drain in place is a new start", func() { observeUnended(started(b, -time.Hour), v1alpha1.ReasonWaitingForVolumeDetach) },
 			map[string]time.Duration{"c1 WaitingForVolumeDetach": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour}},
 		{"a drain that has ended is forgotten", func() {
@@ -127,10 +134,13 @@ func TestOldestDrain(t *testing.T) {
 func TestWithdrawnDrainIsForgotten(t *testing.T) {
 	scheme := fakes.Scheme()
 	management := fakes.Client()
-	r := &Reconciler{Client: management, Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), scheme, workload.Limits{}, clock.RealClock{})}
+	r := &Reconciler{
+		Client: management, Clusters: workload.NewClusters(management, clustercache.NewFakeEmptyClusterCache(), scheme, workload.Limits{}, clock.RealClock{}),
+	}
 	s := &scope{
-		machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},
-		policy: &v1alpha1.MachineDrainPolicy{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}},
+		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},
+		policy:  &v1alpha1.MachineDrainPolicy{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	observeDrain(s)
 	if _, err := r.reconcileStage(t.Context(), s); err != nil {

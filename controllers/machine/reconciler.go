@@ -1,7 +1,7 @@
 // Package machine reconciles Machines. It sets the pre-drain hook on each Machine that a MachineDrainPolicy selects. When such a Machine is
-// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then removes the hook. While the Machine is not being deleted,
-// it carries out the stage annotation, by which a user who can edit the Machine cordons or drains its Node, and drains or cordons the Node for
-// in-place updates. Drain rules and policy are the same for all of them.
+// deleted, it drains the Node by a NodeMaintenance in the workload cluster, and then removes the hook. While the Machine is not being
+// deleted, it carries out the stage annotation, by which a user who can edit the Machine cordons or drains its Node, and drains or cordons
+// the Node for in-place updates. Drain rules and policy are the same for all of them.
 package machine
 
 import (
@@ -73,12 +73,12 @@ type Reconciler struct {
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
-	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by the Machine's namespace and name: see awaitReplacement
+	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by namespace and name: see awaitReplacement
 	policyGone  sync.Map                                  // since when Machines follow other policies than recorded, by namespace and name: see awaitPolicy
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
-	overdue     sync.Map                                  // since when Machines have waited for the final eviction attempts, by namespace and name: see observeOverdue
-	unconfirmed sync.Map                                  // since when Machines have waited for the confirmation of their drains, by namespace and name: see mayBeConfirmed
+	overdue     sync.Map                                  // since when Machines have waited for final attempts, by namespace and name: see observeOverdue
+	unconfirmed sync.Map                                  // since when drains have waited for their confirmation, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
@@ -90,10 +90,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	r.controller, err = ctrl.NewControllerManagedBy(mgr).
 		Named("machine").
 		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{})).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster),
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
-		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesWithRules), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesWithRules),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
 		WatchesRawSource(source.Func(r.watchChanges)).
 		WatchesRawSource(source.Func(r.keepQueue)).
@@ -187,8 +190,8 @@ func (r *Reconciler) findCluster(ctx context.Context, s *scope) (err error) {
 	return errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(s.machine))
 }
 
-// reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it. It asks the API server,
-// because the watch of Clusters may lag behind that of Machines.
+// reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it. It asks
+// the API server, because the watch of Clusters may lag behind that of Machines.
 func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !machinedrain.HasHook(s.machine) || s.machine.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
@@ -204,8 +207,8 @@ func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (rec
 	return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
 }
 
-// reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then carries out
-// what the stage annotation or an in-place update requests.
+// reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then
+// carries out what the stage annotation or an in-place update requests.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change, next := "removing the hook", machinedrain.RemoveHook, r.reconcileStage
 	switch {
@@ -238,7 +241,8 @@ type scope struct {
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
 
-	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is known.
+	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is
+	// known.
 	undecided *v1alpha1.MachineDrainPolicy
 
 	hooks      []machinedrain.Hook // of other owners, which hold the drain
@@ -265,7 +269,8 @@ type scope struct {
 	drainOver, volumesOver bool
 	// timedOut are the messages of the parts that have timed out. They say what these parts were waiting for.
 	timedOut []string
-	// drainTimeoutMessage and volumesTimeoutMessage are the messages of the drain and of the wait for volumes, empty unless they have timed out.
+	// drainTimeoutMessage and volumesTimeoutMessage are the messages of the drain and of the wait for volumes, empty unless they have timed
+	// out.
 	drainTimeoutMessage, volumesTimeoutMessage string
 }
 

@@ -50,7 +50,8 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
-// databaseFixture has a Machine of policy p on whose Node the Pod db runs, and a NodeMaintenance whose status says that the Node is drained.
+// databaseFixture has a Machine of policy p on whose Node the Pod db runs, and a NodeMaintenance whose status says that the Node is
+// drained.
 type databaseFixture struct {
 	*Reconciler
 	management, remote client.Client
@@ -60,19 +61,29 @@ type databaseFixture struct {
 	t                  *testing.T
 }
 
-func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha1.MachineDrainPolicySpec, request machinedrain.Request, onPatch interceptor.Funcs, rest ...client.Object) *databaseFixture {
+func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha1.MachineDrainPolicySpec, request machinedrain.Request,
+	onPatch interceptor.Funcs, rest ...client.Object,
+) *databaseFixture {
 	t.Helper()
 	now, key := time.Now().Truncate(time.Second), types.NamespacedName{Namespace: "fleet", Name: "c"}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "db", UID: "db", Labels: map[string]string{"node": "node"}}, Spec: corev1.PodSpec{NodeName: "node"}}
-	request.Cluster, request.Machine, request.Node, request.Policy = key, machine, node, &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}, Spec: policy}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "db", UID: "db", Labels: map[string]string{"node": "node"}}, Spec: corev1.PodSpec{NodeName: "node"},
+	}
+	request.Cluster, request.Machine, request.Node, request.Policy = key, machine, node, &v1alpha1.MachineDrainPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}, Spec: policy,
+	}
 	m := machinedrain.Maintenance(request)
 	m.UID = "m"
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-30 * time.Second))}}
-	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-time.Second))}}
+	m.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now.Add(-time.Second)),
+	}}
 	rest = append(rest, machine, request.Policy,
 		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "c"}},
-		&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}})
+		&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+		}})
 	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(rest...).WithStatusSubresource(machine).Build()
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m, pod).WithStatusSubresource(m).WithInterceptorFuncs(onPatch).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
@@ -114,8 +125,9 @@ func skipping(name string) []v1alpha1.DrainRule {
 	return append(rules.Compile(rules.Input{}).Rules, v1alpha1.DrainRule{Name: name, Behavior: v1alpha1.DrainBehaviorSkip, Pods: all})
 }
 
-// TestRuleThatNobodyHas reconciles a deleted Machine whose NodeMaintenance is drained because of a rule that no MachineDrainRule of this management cluster
-// has. A user of the workload cluster has added it, a restored backup has, or the manager of the management cluster from which the Cluster was moved.
+// TestRuleThatNobodyHas reconciles a deleted Machine whose NodeMaintenance is drained because of a rule that no MachineDrainRule of this
+// management cluster has. A user of the workload cluster has added it, a restored backup has, or the manager of the management cluster from
+// which the Cluster was moved.
 func TestRuleThatNobodyHas(t *testing.T) {
 	for name, tc := range map[string]struct{ from, rule string }{
 		"another name":                   {"here", "skip-all"},
@@ -163,9 +175,13 @@ func TestWriteWithoutEffect(t *testing.T) {
 
 func TestAnnouncedPlan(t *testing.T) {
 	t.Run("M125: a Machine whose maintenance was announced is drained with the drain plan that its policy has now", func(t *testing.T) {
-		g, key, now, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		g, key, now, node := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now(), &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"},
+		}
 		machine := deletedMachine()
-		announced := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Stage: v1alpha1.StageIdle, For: v1alpha1.RequestedForRollout})
+		announced := machinedrain.Maintenance(machinedrain.Request{
+			ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Stage: v1alpha1.StageIdle, For: v1alpha1.RequestedForRollout,
+		})
 		announced.Finalizers = nil
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
 		policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
@@ -208,12 +224,17 @@ func TestInvalidRule(t *testing.T) {
 	}{
 		{name: "M6: a Machine whose drain has not ended waits, and its other settings follow edits", waits: true, edited: true},
 		{name: "M6: holds no Machine whose drain has ended", drained: true, confirmed: true, edited: true, complete: true},
-		{name: "M6: waits if an invalid rule precedes one that skips Pods: it may require their drain", drained: true, confirmed: true, skips: true, invalid: "a", waits: true, edited: true},
+		{
+			name: "M6: waits if an invalid rule precedes one that skips Pods: it may require their drain", drained: true, confirmed: true, skips: true, invalid: "a",
+			waits: true, edited: true,
+		},
 		{name: "M6: also if the end is recorded", drained: true, confirmed: true, ended: true, skips: true, invalid: "a", waits: true, edited: true},
 		{name: "M6: does not wait for an invalid rule that cannot change what is skipped", drained: true, confirmed: true, skips: true, edited: true, complete: true},
 		{name: "M6: waits if a rule that skips Pods was deleted", drained: true, confirmed: true, skips: true, gone: true, waits: true, edited: true},
 		{name: "M6, M94: also if the end is recorded", drained: true, confirmed: true, ended: true, skips: true, gone: true, waits: true, edited: true},
-		{name: "M6: does not wait after the Pods of DaemonSets were drained", drained: true, confirmed: true, skips: true, lifted: true, edited: true, complete: true},
+		{
+			name: "M6: does not wait after the Pods of DaemonSets were drained", drained: true, confirmed: true, skips: true, lifted: true, edited: true, complete: true,
+		},
 		{name: "M6, M94: the end of the drain is recorded", drained: true, confirmed: true, ended: true, edited: true, complete: true},
 		{name: "M6, M95: a drain that this process has not confirmed is not complete", drained: true, edited: true},
 		{name: "M89: a NodeMaintenance of another management cluster is not continued", inherited: true, waits: true},
@@ -244,20 +265,27 @@ func TestInvalidRule(t *testing.T) {
 				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Status.StageStatuses = "elsewhere", nil
 			}
 			if tc.drained {
-				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}}
+				m.Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now),
+				}}
 			}
 			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(300))
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
 			policy.Spec.UnhealthyBudget = v1alpha1.UnhealthyBudgetOverride // the edit
 			invalid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: cmp.Or(tc.invalid, "invalid")}}
-			invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}}}}}
+			invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}},
+			}}}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, invalid).Build()
 			if !tc.gone {
 				g.Expect(management.Create(t.Context(), valid)).To(Succeed())
 			}
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).WithStatusSubresource(m).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
-			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote, now: now}
+			s := &scope{
+				machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote,
+				now: now,
+			}
 			s.Turn, s.node, s.found = &machinedrain.Turn{}, node, machinedrain.Found{Name: m.Name}
 			stored := &v1alpha1.NodeMaintenance{}
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())

@@ -55,7 +55,9 @@ func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			filter := machinedrain.WatchFilter("ours")
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{clusterv1.WatchLabel: label}}}
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+				Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{clusterv1.WatchLabel: label},
+			}}
 			machine := &clusterv1.Machine{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Labels: map[string]string{clusterv1.WatchLabel: "ours"}},
 				Spec:       clusterv1.MachineSpec{ClusterName: "c"},

@@ -24,14 +24,15 @@ import (
 // eventInvalidStage on a Machine means that its stage annotation has an invalid value.
 const eventInvalidStage = "InvalidStage"
 
-// reconcileStage moves the maintenance of a running Machine's Node to the stage that the Machine's annotation or an in-place update requests, or
-// ends the maintenance:
+// reconcileStage moves the maintenance of a running Machine's Node to the stage that the Machine's annotation or an in-place update
+// requests, or ends the maintenance:
 //
 //	Idle, Cordon:    disable remediation (Cordon) ─► create or update the NodeMaintenance ─► allow the update ─► report
 //	Drain:           disable remediation ─► the steps of a drain, as for a deleted Machine ─► allow the update ─► report
 //	none, Complete:  withdraw the permission of the update ─► complete and delete the NodeMaintenance ─► enable remediation ─► report
 //
-// It also ends a drain that another management cluster or a former deletion has left behind on the Node, also if no policy selects the Machine.
+// It also ends a drain that another management cluster or a former deletion has left behind on the Node, also if no policy selects the
+// Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !s.mayHaveStage() {
 		return reconcile.Result{}, nil
@@ -66,8 +67,8 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
 }
 
-// endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines may lag behind
-// the deletion.
+// endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines
+// may lag behind the deletion.
 func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Result, error) {
 	machines := &clusterv1.MachineList{}
 	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Name}
@@ -82,8 +83,8 @@ func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Resul
 	return reconcile.Result{}, r.completeMaintenance(ctx, s)
 }
 
-// pollStage returns after how long a maintenance without deletion is reconciled again, if no event triggers it. Neither the creation of a Node nor
-// the deletion of another author's NodeMaintenance triggers one.
+// pollStage returns after how long a maintenance without deletion is reconciled again, if no event triggers it. Neither the creation of a
+// Node nor the deletion of another author's NodeMaintenance triggers one.
 func (s *scope) pollStage(reason string) time.Duration {
 	if s.node == nil && reason == v1alpha1.ReasonMachineCordoning || reason == v1alpha1.ReasonMaintenanceNameTaken {
 		return pollInterval
@@ -98,9 +99,9 @@ func (s *scope) mayHaveStage() bool {
 		(requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) || machinedrain.MayHaveMaintenance(s.machine))
 }
 
-// allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that when
-// the update is over. The NodeMaintenance may come from a stale cache and be that of an earlier update, which the manager has completed since:
-// allowUpdate compares it with the API server, and returns when to try again if it must be observed first.
+// allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that
+// when the update is over. The NodeMaintenance may come from a stale cache and be that of an earlier update, which the manager has
+// completed since: allowUpdate compares it with the API server, and returns when to try again if it must be observed first.
 func (r *Reconciler) allowUpdate(ctx context.Context, s *scope, reason string) (retry time.Duration, _ error) {
 	change := machinedrain.AllowUpdate(s.policy, reason)
 	if !change(s.machine.DeepCopy()) {
@@ -130,7 +131,8 @@ func (r *Reconciler) warnOfInvalidStage(s *scope, condition metav1.Condition) {
 	}
 }
 
-// findMaintenance finds the Node and the NodeMaintenance of a Machine. Without a stage, it reads the Node only if the NodeMaintenance exists.
+// findMaintenance finds the Node and the NodeMaintenance of a Machine. Without a stage, it reads the Node only if the NodeMaintenance
+// exists.
 func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (err error) {
 	find := machinemaintenance.Find
 	if stage == "" {
@@ -145,9 +147,9 @@ func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alph
 	return err
 }
 
-// applyStage takes the next step of a stage other than Drain, and returns the resulting condition of the Machine. The zero condition means that
-// the Machine must have none. findErr is the error of findMaintenance. If there is no error, applyStage deletes the state about a drain that was
-// withdrawn before it ended.
+// applyStage takes the next step of a stage other than Drain, and returns the resulting condition of the Machine. The zero condition means
+// that the Machine must have none. findErr is the error of findMaintenance. If there is no error, applyStage deletes the state about a
+// drain that was withdrawn before it ended.
 func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, findErr error) (metav1.Condition, error) {
 	condition, err := r.advanceStage(ctx, s, stage, findErr)
 	if err == nil {
@@ -167,14 +169,15 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 	case stage == "" || stage == v1alpha1.StageComplete:
 		return r.endStage(ctx, s, stage)
 	case s.policy == nil:
-		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+" has no effect"), nil
+		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+
+			" has no effect"), nil
 	default:
 		return r.keepStage(ctx, s, stage)
 	}
 }
 
-// drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated and
-// the volumes are detached.
+// drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated
+// and the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
 	request := r.requestDrain(s)
 	switch err := r.patchRemediation(ctx, s, request); {
@@ -184,7 +187,8 @@ func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Resu
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
+	return r.runSteps(ctx, s, r.awaitServed, r.requestMaintenance, r.skipIfDrained, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets,
+		r.confirmPods)
 }
 
 // drainRequest is when the drain in place of a Machine was requested.
@@ -193,8 +197,8 @@ type drainRequest struct {
 	at  time.Time
 }
 
-// requestDrain returns the change that records on a Machine when its drain was requested. The time is kept in memory until the drain ends or is withdrawn:
-// another actor may restore the annotation each time, and the Machine must keep its place among those that wait for turns.
+// requestDrain returns the change that records on a Machine when its drain was requested. The time is kept in memory until the drain ends
+// or is withdrawn: another actor may restore the annotation each time, and the Machine must keep its place among those that wait for turns.
 func (r *Reconciler) requestDrain(s *scope) func(*clusterv1.Machine) (changed bool) {
 	key, request := client.ObjectKeyFromObject(s.machine), drainRequest{uid: s.machine.UID, at: s.now}
 	if recorded := machinedrain.RequestedAt(s.machine); recorded != nil {
@@ -237,8 +241,8 @@ func (r *Reconciler) skipIfDrained(ctx context.Context, s *scope) (outcome, erro
 	}
 }
 
-// keepDrained reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is removed
-// or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
+// keepDrained reports the result of the drain of a Machine that is not being deleted. The Node stays cordoned until the stage annotation is
+// removed or the in-place update has completed. After a timeout, the steps run again until the Node is drained.
 func (r *Reconciler) keepDrained(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if !s.blind { // an update must not begin on a Node whose drain cannot be observed
 		if retry, err := r.allowUpdate(ctx, s, result.reason); err != nil || retry > 0 {

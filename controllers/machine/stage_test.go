@@ -83,20 +83,27 @@ func TestOrphanedWithoutPolicy(t *testing.T) {
 }
 
 func TestPolicyChangeDuringUpdate(t *testing.T) {
-	ignores := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}, Spec: v1alpha1.MachineDrainPolicySpec{InPlaceUpdates: v1alpha1.InPlaceUpdatesIgnore}}
+	ignores := &v1alpha1.MachineDrainPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}, Spec: v1alpha1.MachineDrainPolicySpec{InPlaceUpdates: v1alpha1.InPlaceUpdatesIgnore},
+	}
 	allowed := map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m"}
 	for name, tc := range map[string]struct {
 		policies    []client.Object
 		annotations map[string]string
 		ended       bool
 	}{
-		"is deleted":                                              {nil, allowed, false},
-		"requires nothing any more":                               {[]client.Object{ignores}, allowed, false},
-		"is deleted, until the update has completed":              {nil, map[string]string{v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m"}, true},
-		"is deleted, if the update has not been allowed":          {nil, map[string]string{clusterv1.UpdateInProgressAnnotation: ""}, true},
-		"is deleted, if it has the permission of another Machine": {nil, map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/other"}, true},
+		"is deleted":                {nil, allowed, false},
+		"requires nothing any more": {[]client.Object{ignores}, allowed, false},
+		"is deleted, until the update has completed": {
+			nil, map[string]string{v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m"}, true,
+		},
+		"is deleted, if the update has not been allowed": {nil, map[string]string{clusterv1.UpdateInProgressAnnotation: ""}, true},
+		"is deleted, if it has the permission of another Machine": {
+			nil, map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/other"}, true,
+		},
 		"requires nothing any more, until a stage annotation says Complete": {[]client.Object{ignores}, map[string]string{
-			clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m", v1alpha1.MachineStageAnnotation: string(v1alpha1.StageComplete),
+			clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/m",
+			v1alpha1.MachineStageAnnotation: string(v1alpha1.StageComplete),
 		}, true},
 	} {
 		t.Run("M84: an update in place keeps the maintenance of the Node when the policy "+name, func(t *testing.T) {
@@ -111,7 +118,8 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 				}}},
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, For: v1alpha1.RequestedForStage})
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).Build()
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).
+				Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
@@ -161,7 +169,8 @@ func ofOtherMachines(cluster string) *v1alpha1.MachineDrainPolicy {
 	return p
 }
 
-// TestDrainedInPlaceWithUnobservedPod drains the Pods of DaemonSets, too, while the API server lists a Pod that the watch has not delivered.
+// TestDrainedInPlaceWithUnobservedPod drains the Pods of DaemonSets, too, while the API server lists a Pod that the watch has not
+// delivered.
 func TestDrainedInPlaceWithUnobservedPod(t *testing.T) {
 	for name, timeout := range map[string]int32{"without a timeout": 0, "with one": 600} {
 		t.Run("M95: the Node is not drained while a Pod was not observed: "+name, func(t *testing.T) {
@@ -186,18 +195,21 @@ func TestDrainedInPlaceWithUnobservedPod(t *testing.T) {
 	}
 }
 
-// TestFirstListAfterTheDrain reconciles a Machine whose drain had ended, while the Pods of its Node are listed again: after a restart, a lost contact, or the end
-// of a pause or hold of another Machine of the Cluster.
+// TestFirstListAfterTheDrain reconciles a Machine whose drain had ended, while the Pods of its Node are listed again: after a restart, a
+// lost contact, or the end of a pause or hold of another Machine of the Cluster.
 func TestFirstListAfterTheDrain(t *testing.T) {
 	ago := func(d time.Duration) string { return time.Now().Add(-d).UTC().Format(time.RFC3339) }
 	prepare := func(t *testing.T, machine *clusterv1.Machine, purpose string) *databaseFixture {
 		t.Helper()
 		machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(600)), new(int32(300))
 		machine.Annotations[v1alpha1.DrainStartedAnnotation], machine.Annotations[v1alpha1.DrainEndedAnnotation] = ago(9*time.Minute), ago(4*time.Minute)
-		f := newDatabaseFixture(t, machine, v1alpha1.MachineDrainPolicySpec{}, machinedrain.Request{ManagementCluster: "here", For: purpose, Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
+		f := newDatabaseFixture(t, machine, v1alpha1.MachineDrainPolicySpec{},
+			machinedrain.Request{ManagementCluster: "here", For: purpose, Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
 		notObserved := f.maintenance.DeepCopy()
 		f.g.Expect(f.remote.Get(t.Context(), client.ObjectKeyFromObject(f.maintenance), notObserved)).To(Succeed())
-		notObserved.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsNotObserved, LastTransitionTime: metav1.Now()}}
+		notObserved.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonPodsNotObserved, LastTransitionTime: metav1.Now(),
+		}}
 		f.g.Expect(f.remote.Status().Update(t.Context(), notObserved)).To(Succeed())
 		return f
 	}

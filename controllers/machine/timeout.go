@@ -21,11 +21,12 @@ func (s *scope) clock() machinedrain.Clock {
 	return machinedrain.ClockIn(s.Situation, s.machine, s.now)
 }
 
-// recordAfter is how long a drain must be blocked before the Machine records it. Many blocks last less, such as that of a NodeMaintenance that was just
-// created. A restart of the manager delays the deadline by at most this time.
+// recordAfter is how long a drain must be blocked before the Machine records it. Many blocks last less, such as that of a NodeMaintenance
+// that was just created. A restart of the manager delays the deadline by at most this time.
 const recordAfter = 5 * time.Second
 
-// recordClock records the clock on the Machine if there is a timeout. The deadline must be known even if the workload cluster is unreachable.
+// recordClock records the clock on the Machine if there is a timeout. The deadline must be known even if the workload cluster is
+// unreachable.
 func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	clock, changed := s.clock(), s.machine.DeepCopy()
 	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
@@ -44,9 +45,9 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to connect to
-// the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a turn, is never released; see
-// machinedrain.BlindTurn and turnOfBlocked.
+// limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to
+// connect to the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a
+// turn, is never released; see machinedrain.BlindTurn and turnOfBlocked.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
 	if s.HeldByHooks {
 		r.endBlock(s)
@@ -100,7 +101,8 @@ type block struct {
 	ended   time.Time
 }
 
-// observeBlock remembers whether the workload cluster can be read although the Machine is blocked. If not, what blocks the Machine may block all others.
+// observeBlock remembers whether the workload cluster can be read although the Machine is blocked. If not, what blocks the Machine may
+// block all others.
 func (r *Reconciler) observeBlock(s *scope, isReadable bool) {
 	known := r.blockOf(s.machine)
 	switch {
@@ -112,8 +114,8 @@ func (r *Reconciler) observeBlock(s *scope, isReadable bool) {
 	r.blocked.Store(client.ObjectKeyFromObject(s.machine), known)
 }
 
-// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without infrastructure, the
-// ClusterCache does not try. After clusterctl move, the status of a Cluster is empty for a moment.
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without
+// infrastructure, the ClusterCache does not try. After clusterctl move, the status of a Cluster is empty for a moment.
 func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 	if !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero() {
 		return true
@@ -130,9 +132,9 @@ func (r *Reconciler) endBlock(s *scope) {
 	s.BlockedSince, s.BlockEnded = time.Time{}, true
 }
 
-// untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach timeout once
-// the drain is over, it returns the outcome that releases the Machine regardless of what it waits for. The volume detach timeout does not end the drain:
-// nothing has confirmed that no Pod is left.
+// untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach
+// timeout once the drain is over, it returns the outcome that releases the Machine regardless of what it waits for. The volume detach
+// timeout does not end the drain: nothing has confirmed that no Pod is left.
 func (s *scope) untilDeadline(waiting outcome) outcome {
 	clock := s.clock()
 	switch deadline, part := clock.BlindDeadline(s.machine, s.BlockedSince); {

@@ -36,15 +36,19 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(deletion)), Finalizers: []string{clusterv1.MachineFinalizer},
 			Annotations: map[string]string{
-				v1alpha1.PreDrainHookAnnotation: "", v1alpha1.DrainStartedAnnotation: at(0), v1alpha1.DrainEndedAnnotation: at(time.Second), v1alpha1.VolumeWaitStartedAnnotation: at(time.Second),
+				v1alpha1.PreDrainHookAnnotation: "", v1alpha1.DrainStartedAnnotation: at(0), v1alpha1.DrainEndedAnnotation: at(time.Second),
+				v1alpha1.VolumeWaitStartedAnnotation: at(time.Second),
 			},
 		},
-		Spec: clusterv1.MachineSpec{Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](3600), NodeVolumeDetachTimeoutSeconds: ptr.To[int32](7200)}},
+		Spec: clusterv1.MachineSpec{Deletion: clusterv1.MachineDeletionSpec{
+			NodeDrainTimeoutSeconds: ptr.To[int32](3600), NodeVolumeDetachTimeoutSeconds: ptr.To[int32](7200),
+		}},
 	}
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
 	m := machinedrain.Maintenance(machinedrain.Request{
-		ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node, Rules: []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}},
+		ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node,
+		Rules: []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}},
 	})
 	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(deletion)}}
 	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
@@ -58,9 +62,15 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 			return c.Patch(ctx, object, patch, options...)
 		},
 	})
-	r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}, Recorder: tracing.NewRecorder(t.Context(), nil)}
+	r := &Reconciler{
+		Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Recorder: tracing.NewRecorder(t.Context(), nil),
+	}
 	start := deletion.Add(time.Second)
-	s := &scope{machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(90 * time.Minute), Situation: machinedrain.Situation{VolumeWaitStart: &start, Turn: &machinedrain.Turn{}}}
+	s := &scope{
+		machine: machine, cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{}, client: remote, node: node, now: deletion.Add(90 * time.Minute),
+		Situation: machinedrain.Situation{VolumeWaitStart: &start, Turn: &machinedrain.Turn{}},
+	}
 	s.policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
 	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 	g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
@@ -74,7 +84,8 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 	g.Expect(result.action).To(Equal(wait))
 	g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeTrue())
 	g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
-	g.Expect(s.maintenance.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, at(90*time.Minute)), "the first attempt counts, and not the former start")
+	g.Expect(s.maintenance.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, at(90*time.Minute)),
+		"the first attempt counts, and not the former start")
 	for after, action := range map[time.Duration]action{92 * time.Minute: wait, 2 * time.Hour: wait, 150 * time.Minute: release} {
 		later := &scope{machine: s.machine, cluster: cluster, policy: s.policy, now: deletion.Add(after)} // the workload cluster is unreachable
 		got := later.untilDeadline(outcome{action: wait, blind: true})
@@ -86,8 +97,12 @@ func TestDaemonSetsAfterTimeout(t *testing.T) {
 	for part, timedOut := range map[string]func(s *scope, waitedFor string){"drain": (*scope).drainTimedOut, "wait for volumes": (*scope).volumesTimedOut} {
 		t.Run("M21: the Pods of DaemonSets, among them the node plugins of CSI drivers, stay if the "+part+" has timed out", func(t *testing.T) {
 			g := NewWithT(t)
-			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}}}}
-			s := &scope{machine: deletedMachine(), policy: &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}}}
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: []v1alpha1.DrainRule{{
+				Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip,
+			}}}}
+			s := &scope{
+				machine: deletedMachine(), policy: &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}},
+			}
 			s.observe(m)
 			timedOut(s, "a budget or volume")
 			result, err := (&Reconciler{}).awaitDaemonSets(t.Context(), s)
@@ -134,17 +149,34 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 		reason    string
 		started   string // the recorded start of the drain
 	}{
-		{name: "M95: proceeds if this process has found the Node to be drained", status: metav1.ConditionTrue, observed: 2, confirmed: true, action: proceed, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
-		{name: "M95: waits if an earlier process has", status: metav1.ConditionTrue, observed: 2, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
-		{name: "M94: waits for the status of a new generation, regardless of the drain in place that has ended", status: metav1.ConditionTrue, observed: 1, confirmed: true, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace},
-		{name: "M94: resumes the drain after a minute", status: metav1.ConditionTrue, observed: 1, since: 2 * time.Minute, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
-		{name: "M94: resumes the drain if Pods must be drained again", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace},
 		{
-			name: "M96: waits for the final eviction attempts of a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining,
+			name: "M95: proceeds if this process has found the Node to be drained", status: metav1.ConditionTrue, observed: 2, confirmed: true, action: proceed,
+			started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace,
+		},
+		{
+			name: "M95: waits if an earlier process has", status: metav1.ConditionTrue, observed: 2, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation],
+			records: inPlace,
+		},
+		{
+			name: "M94: waits for the status of a new generation, regardless of the drain in place that has ended", status: metav1.ConditionTrue, observed: 1,
+			confirmed: true, action: wait, started: inPlace[v1alpha1.DrainStartedAnnotation], records: inPlace,
+		},
+		{
+			name: "M94: resumes the drain after a minute", status: metav1.ConditionTrue, observed: 1, since: 2 * time.Minute, action: wait,
+			reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace,
+		},
+		{
+			name: "M94: resumes the drain if Pods must be drained again", status: metav1.ConditionFalse, observed: 2, action: wait,
+			reason: v1alpha1.ReasonMachineDraining, started: now.Format(time.RFC3339), records: inPlace,
+		},
+		{
+			name: "M96: waits for the final eviction attempts of a drain that has not ended", status: metav1.ConditionFalse, observed: 2, action: wait,
+			reason:  v1alpha1.ReasonMachineDraining,
 			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 		{
-			name: "M96: waits for them for 30 s", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining, overdue: 29 * time.Second,
+			name: "M96: waits for them for 30 s", status: metav1.ConditionFalse, observed: 2, action: wait, reason: v1alpha1.ReasonMachineDraining,
+			overdue: 29 * time.Second,
 			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 		{
@@ -152,18 +184,24 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 		{
-			name: "M13: times it out when this process has found that they have been made", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true, attempted: true,
-			started: ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
+			name: "M13: times it out when this process has found that they have been made", status: metav1.ConditionFalse, observed: 2, action: proceed, timedOut: true,
+			attempted: true,
+			started:   ago(50 * time.Minute), records: staged(map[string]string{v1alpha1.DrainStartedAnnotation: ago(50 * time.Minute)}),
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
 			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(now.Add(-time.Second))), Annotations: maps.Clone(tc.records), Finalizers: []string{"f"}},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(now.Add(-time.Second))), Annotations: maps.Clone(tc.records),
+					Finalizers: []string{"f"},
+				},
+				Spec: clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
 			}
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+			}
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-50 * time.Minute))}}
 			m.Status.Conditions = []metav1.Condition{
 				{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.status, ObservedGeneration: tc.observed},

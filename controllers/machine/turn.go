@@ -85,7 +85,8 @@ func (r *Reconciler) standing(s *scope) machinedrain.Standing {
 // machinesIn returns the Machines of a Cluster. They must not be modified.
 func (r *Reconciler) machinesIn(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+		client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
 		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
 			list.Items[i] = *r.withRequest(m)
@@ -94,7 +95,8 @@ func (r *Reconciler) machinesIn(ctx context.Context, cluster types.NamespacedNam
 	return list.Items, errors.Wrapf(err, "listing the Machines of Cluster %s", cluster)
 }
 
-// blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it never does.
+// blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it
+// never does.
 func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool) {
 	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
 		return nil, false
@@ -119,9 +121,10 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	return at, granted
 }
 
-// turnOfBlocked returns the turn of a Machine whose step before the turn waits or fails, nil if it is not known: those of other Machines are observed, and
-// their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn. Without one, nothing would end the turn.
-// Without a limit, because the policy is missing, maybe for a moment only, all would have turns at once: blindTurn decides then.
+// turnOfBlocked returns the turn of a Machine whose step before the turn waits or fails, nil if it is not known: those of other Machines
+// are observed, and their drains may begin one after the other for as long as it is blocked. Its drain timeout counts from the turn.
+// Without one, nothing would end the turn. Without a limit, because the policy is missing, maybe for a moment only, all would have turns at
+// once: blindTurn decides then.
 func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.Client) *machinedrain.Turn {
 	isLimitKnown := s.policy != nil || machinedrain.LimitOf(s.machine, nil).Max != nil
 	if remote == nil || s.Turn != nil || !isLimitKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
@@ -158,8 +161,8 @@ func (s *scope) nodeIn(ctx context.Context, remote client.Client) *corev1.Node {
 // sampledNodes is how many Nodes decide whether most are unreachable. With a limit, the list does not wait for the watch of Nodes.
 const sampledNodes = 500
 
-// reachability returns a function that returns a Node as it counts for turns: as one that has just become unreachable, if it is not ready while most Nodes
-// are not. It lists Nodes at most once.
+// reachability returns a function that returns a Node as it counts for turns: as one that has just become unreachable, if it is not ready
+// while most Nodes are not. It lists Nodes at most once.
 func reachability(ctx context.Context, remote client.Client, now time.Time) func(*corev1.Node) (*corev1.Node, error) {
 	mostUnreachable := sync.OnceValues(func() (bool, error) {
 		nodes := &corev1.NodeList{}
@@ -178,7 +181,8 @@ func reachability(ctx context.Context, remote client.Client, now time.Time) func
 	}
 }
 
-// readable returns a client of the workload cluster of a Machine that is blocked, nil if it cannot be read: that blocks all Machines of the Cluster.
+// readable returns a client of the workload cluster of a Machine that is blocked, nil if it cannot be read: that blocks all Machines of the
+// Cluster.
 func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) client.Client {
 	key := s.nameOfCluster()
 	if waiting.reason == v1alpha1.ReasonWaitingForWorkloadCluster || r.Clusters.HealthState(ctx, key).ConsecutiveFailures > 0 ||
@@ -192,8 +196,8 @@ func (r *Reconciler) readable(ctx context.Context, s *scope, waiting outcome) cl
 	return remote
 }
 
-// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All data
-// comes from caches.
+// contenders returns the Machines of the Cluster that drain or wait because of maxParallelDrains, and the number of worker Machines. All
+// data comes from caches.
 func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.Machine) (contenders []machinedrain.Contender, workers int, err error) {
 	in := func(stage v1alpha1.NodeMaintenanceStage, of []clusterv1.Machine) (map[types.NamespacedName]*v1alpha1.NodeMaintenance, error) {
 		return r.Maintenances.List(ctx, s.client, s.clusterKey(), of, func(m *v1alpha1.NodeMaintenance) bool { return m.Spec.Stage == stage })
@@ -235,8 +239,8 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 	})
 }
 
-// progressOf returns the progress of the drain of a Machine, of which m is the NodeMaintenance, nil if it has none. While its volumes detach, it is not known
-// until they were observed.
+// progressOf returns the progress of the drain of a Machine, of which m is the NodeMaintenance, nil if it has none. While its volumes
+// detach, it is not known until they were observed.
 func (r *Reconciler) progressOf(s *scope, machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) machinedrain.Progress {
 	if m == nil {
 		return machinedrain.Progress{}
@@ -252,15 +256,15 @@ func (r *Reconciler) progressOf(s *scope, machine *clusterv1.Machine, m *v1alpha
 	return known.After(last)
 }
 
-// isBlocked reports whether this process has found for a moment that something prevents the drain of a Machine from beginning. The condition of the Machine
-// does not decide: it may be from before a restart, and its reason may be that of a drain in progress.
+// isBlocked reports whether this process has found for a moment that something prevents the drain of a Machine from beginning. The
+// condition of the Machine does not decide: it may be from before a restart, and its reason may be that of a drain in progress.
 func (r *Reconciler) isBlocked(machine *clusterv1.Machine, now time.Time) bool {
 	since := r.blockOf(machine).since
 	return !since.IsZero() && now.Sub(since) >= recordAfter
 }
 
-// isBlockedAlone reports whether this process has found for a time that something prevents the drain of a Machine from beginning, although the workload
-// cluster can be read.
+// isBlockedAlone reports whether this process has found for a time that something prevents the drain of a Machine from beginning, although
+// the workload cluster can be read.
 func (r *Reconciler) isBlockedAlone(machine *clusterv1.Machine, now time.Time) bool {
 	since := r.blockOf(machine).alone
 	return !since.IsZero() && now.Sub(since) >= machinedrain.BlockedAloneAfter
@@ -273,7 +277,8 @@ func (r *Reconciler) blockOf(machine *clusterv1.Machine) block {
 	return known
 }
 
-// policyOf returns a function that returns the policy of a Machine of the Cluster, and whether its drain is held, see machinedrain.ObservedDrain.
+// policyOf returns a function that returns the policy of a Machine of the Cluster, and whether its drain is held, see
+// machinedrain.ObservedDrain.
 func (r *Reconciler) policyOf(ctx context.Context, s *scope) func(*clusterv1.Machine) (policy *v1alpha1.MachineDrainPolicy, isHeld bool, _ error) {
 	policyOf := r.Maintenances.PolicyOf(ctx, s.cluster)
 	return func(machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) {
@@ -288,8 +293,8 @@ func (r *Reconciler) policyOf(ctx context.Context, s *scope) func(*clusterv1.Mac
 	}
 }
 
-// observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over; what prevents the drain although the turn has
-// come is not.
+// observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over; what prevents the drain although the
+// turn has come is not.
 func (r *Reconciler) observeTurn(ctx context.Context, s *scope) error {
 	turn, err := r.turn(ctx, s)
 	if err != nil {
@@ -334,8 +339,8 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	return waiting, nil
 }
 
-// wakeUps is how many of the longest-waiting Machines of each policy are reconciled when a drain ends. More than one, because several drains may end
-// at the same time.
+// wakeUps is how many of the longest-waiting Machines of each policy are reconciled when a drain ends. More than one, because several
+// drains may end at the same time.
 const wakeUps = 16
 
 // turnRetry is how often a waiting Machine is reconciled without an event. A draining Machine whose Node is lost permits

@@ -40,7 +40,8 @@ func TestContenders(t *testing.T) {
 		return clusterv1.Machine{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "fleet", Name: name, DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0))),
-				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner + "/a"}, Labels: map[string]string{"name": name, clusterv1.WatchLabel: "a"},
+				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner + "/a"},
+				Labels:      map[string]string{"name": name, clusterv1.WatchLabel: "a"},
 			},
 			Status: clusterv1.MachineStatus{
 				NodeRef:    clusterv1.MachineNodeReference{Name: name},
@@ -54,7 +55,9 @@ func TestContenders(t *testing.T) {
 			Spec: clusterv1.MachineDrainRuleSpec{
 				Drain:    clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip},
 				Machines: []clusterv1.MachineDrainRuleMachineSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "one"}}}},
-				Pods:     []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: operator}}}}},
+				Pods: []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: operator}},
+				}}},
 			},
 		}
 	}
@@ -75,7 +78,10 @@ func TestContenders(t *testing.T) {
 		{name: "M26: an invalid rule does not delay the Machines that it does not select", rule: rule("Oops"), count: []string{"one awaits rules", "two"}},
 		{name: "M26: counts a Machine as soon as the rule is fixed", rule: rule(metav1.LabelSelectorOpExists), count: []string{"one", "two"}},
 		{name: "M37: passes over a Machine whose policy cannot be decoded", rule: rule(metav1.LabelSelectorOpExists), unread: true, count: []string{"two"}},
-		{name: "M37: passes over a Machine that another manager must drain", rule: rule(metav1.LabelSelectorOpExists), labels: map[string]string{clusterv1.WatchLabel: "b"}, count: []string{"two"}},
+		{
+			name: "M37: passes over a Machine that another manager must drain", rule: rule(metav1.LabelSelectorOpExists),
+			labels: map[string]string{clusterv1.WatchLabel: "b"}, count: []string{"two"},
+		},
 		{name: "M128: counts one that drains, whose Node its provider ID names", unnamed: true, stage: v1alpha1.StageDrain, count: []string{"one", "two drains"}},
 		{name: "M128: counts one that waits", unnamed: true, stage: v1alpha1.StageCordon, count: []string{"one", "two"}},
 		{name: "M26: does not count a Machine without a Node", unnamed: true, count: []string{"one"}},
@@ -172,16 +178,27 @@ func TestOverdueTurnIsRecordedFirst(t *testing.T) {
 func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
-	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}}}
-	for name, stage := range map[string]bool{"M93: grants a turn behind a Machine whose drain in place no policy selects any more": true, "M93: grants a turn behind a Machine whose policy requires no drain before an update in place any more": false} {
+	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+	}}
+	for name, stage := range map[string]bool{
+		"M93: grants a turn behind a Machine whose drain in place no policy selects any more":                   true,
+		"M93: grants a turn behind a Machine whose policy requires no drain before an update in place any more": false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			x := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "x", UID: "x", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "x"}, Annotations: map[string]string{
-					v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.DrainRequestedAnnotation: ago(5*time.Hour) + "/x", v1alpha1.WaitingForTurnAnnotation: ago(5 * time.Hour),
-				}},
-				Spec:   clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
-				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "nx"}, Conditions: []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn}}},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "fleet", Name: "x", UID: "x", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "x"}, Annotations: map[string]string{
+						v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.DrainRequestedAnnotation: ago(5*time.Hour) + "/x",
+						v1alpha1.WaitingForTurnAnnotation: ago(5 * time.Hour),
+					},
+				},
+				Spec: clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{NodeDrainTimeoutSeconds: ptr.To[int32](60)}},
+				Status: clusterv1.MachineStatus{
+					NodeRef:    clusterv1.MachineNodeReference{Name: "nx"},
+					Conditions: []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn}},
+				},
 			}
 			if stage {
 				x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
@@ -193,7 +210,8 @@ func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 			y.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "y"}
 			y.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-4 * time.Hour)))
 			y.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-			y.Annotations[v1alpha1.WaitingForTurnAnnotation], y.Annotations[v1alpha1.DrainBlockedAnnotation] = ago(4*time.Hour), ago(3*time.Hour) // the outage began 3 h ago
+			y.Annotations[v1alpha1.WaitingForTurnAnnotation] = ago(4 * time.Hour)
+			y.Annotations[v1alpha1.DrainBlockedAnnotation] = ago(3 * time.Hour) // the outage began 3 h ago
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "y"}}
 			policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pool": "y"}}
 			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
@@ -204,7 +222,9 @@ func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 				objects = append(objects, other)
 			}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(x, y).Build()
-			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-3 * time.Hour), ConsecutiveFailures: 300})
+			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{
+				LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-3 * time.Hour), ConsecutiveFailures: 300,
+			})
 			for _, m := range []*clusterv1.Machine{x, y} {
 				r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
 				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: now.Add(-3 * time.Hour)})
@@ -245,10 +265,12 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
 		machine := &clusterv1.Machine{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
-				v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.MachineStageAnnotation: "Drain",
-				v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", // from the template of its MachineSet
-			}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, Annotations: map[string]string{
+					v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner, v1alpha1.MachineStageAnnotation: "Drain",
+					v1alpha1.DrainRequestedAnnotation: "2020-01-01T00:00:00Z/other", // from the template of its MachineSet
+				},
+			},
 			Spec:   clusterv1.MachineSpec{ClusterName: "c"},
 			Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
 		}
@@ -350,7 +372,9 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
-		r := &Reconciler{Client: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
+		r := &Reconciler{
+			Client: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		}
 		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
 			mapper := meta.NewDefaultRESTMapper(nil)

@@ -24,7 +24,8 @@ func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Resul
 
 func (s *scope) hasUnreadPolicy() bool { return s.unread != nil }
 
-// held returns the outcome of a step that waits for the policy to be fixed. No deadline ends the wait: it would release a Machine that is not drained.
+// held returns the outcome of a step that waits for the policy to be fixed. No deadline ends the wait: it would release a Machine that is
+// not drained.
 func (s *scope) held() outcome {
 	problem := s.unreadProblem()
 	return outcome{action: wait, reason: problem.Reason, message: problem.Message, at: s.now.Add(unreadRetry)}

@@ -37,8 +37,9 @@ func (r *Reconciler) awaitVolumesDetached(ctx context.Context, s *scope) (outcom
 	return r.confirmVolumes(ctx, s)
 }
 
-// confirmVolumes reads the Node from the API server, and waits for its volumes if the cached Node had others, or was unreachable. It does not list the
-// VolumeAttachments, of which a cluster may have tens of thousands: a volume is mounted only while status.volumesAttached has it.
+// confirmVolumes reads the Node from the API server, and waits for its volumes if the cached Node had others, or was unreachable. It does
+// not list the VolumeAttachments, of which a cluster may have tens of thousands: a volume is mounted only while status.volumesAttached has
+// it.
 func (r *Reconciler) confirmVolumes(ctx context.Context, s *scope) (outcome, error) {
 	s.confirming = s.drainTimeoutMessage == ""
 	node, waiting, err := r.readNode(ctx, s)
@@ -219,15 +220,16 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)
 }
 
-// volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not exist
-// or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist.
+// volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not
+// exist or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist.
 type volumeFacts struct {
 	mu        sync.Mutex
 	byMachine map[types.NamespacedName]volumes.Facts
 	attached  map[types.NamespacedName]attachedVolumes
 }
 
-// attachedVolumes is how many volumes a Machine waits for, and since when that has not become less: the time of the first observation, or of the last detach.
+// attachedVolumes is how many volumes a Machine waits for, and since when that has not become less: the time of the first observation, or
+// of the last detach.
 type attachedVolumes struct {
 	count int
 	since time.Time
@@ -246,7 +248,8 @@ func (f *volumeFacts) count(machine types.NamespacedName, count int, now time.Ti
 	f.attached[machine] = present
 }
 
-// lastDetached returns when the last volume of a Machine was detached as far as this process knows, zero if it has not observed the volumes.
+// lastDetached returns when the last volume of a Machine was detached as far as this process knows, zero if it has not observed the
+// volumes.
 func (f *volumeFacts) lastDetached(machine types.NamespacedName) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

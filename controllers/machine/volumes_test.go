@@ -36,7 +36,9 @@ func (o starting) DaemonSetExists(string, string, types.UID) (bool, bool) {
 
 func TestVolumesOfFinishedPod(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs", Name: "backup"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	pod.Spec.Volumes = []corev1.Volume{{
+		Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+	}}
 	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-1"}}
 	attachment.Spec.Source.PersistentVolumeName = ptr.To("pv")
 	attachment.Status.Attached = true

@@ -26,16 +26,18 @@ import (
 // Watches returns the watches of a workload cluster: NodeMaintenances for the progress of drains, and Nodes for their attached volumes.
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
-		workload.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
-			machine, ok := machinedrain.OwnerMachineOfAnyManager(m, cluster)
-			if !ok {
-				return nil
-			}
-			return []reconcile.Request{{NamespacedName: machine}}
-		})),
-		workload.Watch("machine-Nodes", r.controller, &corev1.Node{}, handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
-			return r.drainingMachinesOn(ctx, cluster, node.Name)
-		}), volumesAttachedChanged{}),
+		workload.Watch("machine-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
+			handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, m *v1alpha1.NodeMaintenance) []reconcile.Request {
+				machine, ok := machinedrain.OwnerMachineOfAnyManager(m, cluster)
+				if !ok {
+					return nil
+				}
+				return []reconcile.Request{{NamespacedName: machine}}
+			})),
+		workload.Watch("machine-Nodes", r.controller, &corev1.Node{},
+			handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
+				return r.drainingMachinesOn(ctx, cluster, node.Name)
+			}), volumesAttachedChanged{}),
 	}
 }
 
@@ -77,7 +79,9 @@ func (r *Reconciler) machinesAffectedBy(ctx context.Context, change workload.Cha
 		return r.requests(ctx, func(m *clusterv1.Machine) bool { return mayHaveMaintenance(m) && m.Status.NodeRef.Name == change.Node },
 			client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
 	case workload.WatchesAdded:
-		return r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: change.Cluster.Name})
+		return r.requests(ctx, mayHaveMaintenance, client.InNamespace(change.Cluster.Namespace), client.MatchingLabels{
+			clusterv1.ClusterNameLabel: change.Cluster.Name,
+		})
 	default:
 		return nil
 	}

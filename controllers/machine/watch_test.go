@@ -44,10 +44,19 @@ func TestMachinesAffectedBy(t *testing.T) {
 		change workload.Change
 		want   []string
 	}{
-		{"M19: the draining Machine of a Node whose volumes have changed", workload.Change{Cluster: cluster, Type: workload.VolumesChanged, Node: "node-of-deleted"}, []string{"deleted"}},
+		{
+			"M19: the draining Machine of a Node whose volumes have changed",
+			workload.Change{Cluster: cluster, Type: workload.VolumesChanged, Node: "node-of-deleted"}, []string{"deleted"},
+		},
 		{"M19: no running Machine whose volumes have changed", workload.Change{Cluster: cluster, Type: workload.VolumesChanged, Node: "node-of-running"}, nil},
-		{"M55: all Machines that may have a NodeMaintenance, after the watches of a new connection were added", workload.Change{Cluster: cluster, Type: workload.WatchesAdded}, []string{"deleted", "other", "cordoned"}},
-		{"M95: the Machine of a Node whose drain is confirmed", workload.Change{Cluster: cluster, Type: workload.DrainConfirmed, Node: "node-of-deleted"}, []string{"deleted"}},
+		{
+			"M55: all Machines that may have a NodeMaintenance, after the watches of a new connection were added",
+			workload.Change{Cluster: cluster, Type: workload.WatchesAdded}, []string{"deleted", "other", "cordoned"},
+		},
+		{
+			"M95: the Machine of a Node whose drain is confirmed",
+			workload.Change{Cluster: cluster, Type: workload.DrainConfirmed, Node: "node-of-deleted"}, []string{"deleted"},
+		},
 		{"M19: none for the change of a Pod", workload.Change{Cluster: cluster, Type: workload.PodChanged, Node: "node-of-deleted"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
