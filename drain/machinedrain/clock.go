@@ -16,17 +16,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
-// Clock has the times of the parts of the drain of a Machine's Node. Each is nil before its part, or if it is unknown. Cluster API's own clocks
-// do not run while a hook waits.
+// Clock has the times of the parts of the drain of a Machine's Node. Each is nil before its part, or if it is unknown. Cluster API's own
+// clocks do not run while a hook waits.
 type Clock struct {
-	// Held is since when pre-drain hooks of other owners have held the drain. It is set until the drain continues or begins: then they are gone, the
-	// Machine has a turn, and its NodeMaintenance counts the drain timeout from then. While hooks hold the drain, only this time is set.
+	// Held is since when pre-drain hooks of other owners have held the drain. It is set until the drain continues or begins: then they are
+	// gone, the Machine has a turn, and its NodeMaintenance counts the drain timeout from then. While hooks hold the drain, only this time is
+	// set.
 	Held *time.Time
 	// Waiting is since when the Machine has waited for a turn. No timeout applies to this wait.
 	Waiting *time.Time
 	// Blocked is since when the drain has neither begun nor waited for a turn, because something prevents it or keeps the manager from
-	// observing it. For a Machine that waits for a turn, it is since when the turn cannot be observed. It is kept if the Machine gets the turn meanwhile, see
-	// IsGranted.
+	// observing it. For a Machine that waits for a turn, it is since when the turn cannot be observed. It is kept if the Machine gets the turn
+	// meanwhile, see IsGranted.
 	Blocked *time.Time
 	// Drain is the start of stage Drain.
 	Drain *time.Time
@@ -34,8 +35,8 @@ type Clock struct {
 	Drained *time.Time
 	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
-	// Overdue is since when this process has waited for the final eviction attempts after the drain timeout. It is not recorded: after a restart or a
-	// pause, Pods that have started meanwhile get theirs.
+	// Overdue is since when this process has waited for the final eviction attempts after the drain timeout. It is not recorded: after a
+	// restart or a pause, Pods that have started meanwhile get theirs.
 	Overdue *time.Time
 
 	isAttempted bool // see Situation.IsAttempted
@@ -43,8 +44,8 @@ type Clock struct {
 	outdated    bool // see isOutdated
 }
 
-// ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts, and from
-// the NodeMaintenance. The recorded start of the drain counts: a recreated NodeMaintenance does not reset the clock.
+// ClockOf reads the clock from the Machine, where it is recorded in case the workload cluster becomes unreachable or the manager restarts,
+// and from the NodeMaintenance. The recorded start of the drain counts: a recreated NodeMaintenance does not reset the clock.
 func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance], now time.Time) Clock {
 	c := Clock{
 		Blocked: credible(m, v1alpha1.DrainBlockedAnnotation, now),
@@ -80,12 +81,12 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	return c
 }
 
-// IsGranted reports whether the Machine has recorded the turn before the drain, which something may prevent, and has not used it. Its drain timeout
-// counts, and the drain gets the whole timeout when it begins.
+// IsGranted reports whether the Machine has recorded the turn before the drain, which something may prevent, and has not used it. Its drain
+// timeout counts, and the drain gets the whole timeout when it begins.
 func (c Clock) IsGranted() bool { return c.Drain != nil && c.Drained == nil && c.Blocked != nil }
 
-// UsesTurn reports whether the desired NodeMaintenance begins the drain in a turn that the Machine has recorded before, while something prevented the
-// drain. present is its NodeMaintenance, nil if it has none.
+// UsesTurn reports whether the desired NodeMaintenance begins the drain in a turn that the Machine has recorded before, while something
+// prevented the drain. present is its NodeMaintenance, nil if it has none.
 func (c Clock) UsesTurn(present, desired *v1alpha1.NodeMaintenance) bool {
 	switch {
 	case desired.Spec.Stage != v1alpha1.StageDrain:
@@ -106,7 +107,8 @@ func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
 	return end
 }
 
-// continuesAfterTimeout reports whether a drain had timed out and continues, because its timeout was extended or removed during the wait for volumes.
+// continuesAfterTimeout reports whether a drain had timed out and continues, because its timeout was extended or removed during the wait
+// for volumes.
 func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
 	if c.Volumes == nil || c.Drain == nil || c.Drained != nil {
 		return false
@@ -115,8 +117,8 @@ func (c Clock) continuesAfterTimeout(m *clusterv1.Machine, now time.Time) bool {
 	return deadline == nil || now.Before(*deadline)
 }
 
-// keepsStart reports whether the recorded start of the drain may count: the NodeMaintenance drains the Node, or is not known, or the record keeps the turn of
-// the Machine, see turnBegan.
+// keepsStart reports whether the recorded start of the drain may count: the NodeMaintenance drains the Node, or is not known, or the record
+// keeps the turn of the Machine, see turnBegan.
 func keepsStart(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	return !maintenance.IsKnown() || drains(maintenance) || turnBegan(m) != nil
 }
@@ -126,13 +128,15 @@ func drains(maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	return found && present.Spec.Stage == v1alpha1.StageDrain
 }
 
-// waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained again.
+// waitingSince returns the clock of a Machine that waits for a turn. The end of an earlier drain does not count: Pods must be drained
+// again.
 func (c Clock) waitingSince(since *time.Time) Clock {
 	return Clock{Held: c.Held, Waiting: since, Blocked: c.Blocked, resumed: true, outdated: c.outdated}
 }
 
-// waitsForTurn reports whether the Machine waited for a turn when the manager last observed its NodeMaintenance. An earlier version of the manager
-// has recorded this in the condition only. The record counts even if its time is not credible: the error delays a release, and causes none.
+// waitsForTurn reports whether the Machine waited for a turn when the manager last observed its NodeMaintenance. An earlier version of the
+// manager has recorded this in the condition only. The record counts even if its time is not credible: the error delays a release, and
+// causes none.
 func waitsForTurn(m *clusterv1.Machine) bool {
 	_, recorded := m.Annotations[v1alpha1.WaitingForTurnAnnotation]
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
@@ -142,8 +146,8 @@ func waitsForTurn(m *clusterv1.Machine) bool {
 // hasBegun reports whether the drain has begun, in this or in an earlier maintenance of the Node.
 func (c Clock) hasBegun() bool { return c.Drain != nil || c.Drained != nil || c.Volumes != nil }
 
-// WithTurn sets what the observed Turn of the Machine says. The wait for a turn, and what prevented the manager from observing it, do not count as
-// drain time. With the turn, a drain that was held continues, with the whole drain timeout.
+// WithTurn sets what the observed Turn of the Machine says. The wait for a turn, and what prevented the manager from observing it, do not
+// count as drain time. With the turn, a drain that was held continues, with the whole drain timeout.
 func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	switch {
 	case c.Drain != nil:
@@ -163,9 +167,9 @@ func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	return c
 }
 
-// WithBlock starts the clock of a drain that has not begun, or that began in an earlier maintenance of the Node and has ended: since is when
-// something has prevented the drain, or kept the manager from observing it. The drain timeout applies to that, too (M39). Only a deletion
-// counts: while no Pod of a running Machine must be drained, there is nothing to time out.
+// WithBlock starts the clock of a drain that has not begun, or that began in an earlier maintenance of the Node and has ended: since is
+// when something has prevented the drain, or kept the manager from observing it. The drain timeout applies to that, too (M39). Only a
+// deletion counts: while no Pod of a running Machine must be drained, there is nothing to time out.
 func (c Clock) WithBlock(m *clusterv1.Machine, since time.Time) Clock {
 	isOver := c.Drained != nil && c.Volumes == nil
 	if c.Blocked == nil && (!c.hasBegun() || isOver && !m.DeletionTimestamp.IsZero()) {
@@ -174,7 +178,8 @@ func (c Clock) WithBlock(m *clusterv1.Machine, since time.Time) Clock {
 	return c
 }
 
-// WithGrantedTurn starts the drain of a Machine that waits for a turn and has got it although its NodeMaintenance cannot be read, see BlindTurn.
+// WithGrantedTurn starts the drain of a Machine that waits for a turn and has got it although its NodeMaintenance cannot be read, see
+// BlindTurn.
 func (c Clock) WithGrantedTurn(now time.Time) Clock {
 	if c.Waiting == nil {
 		return c
@@ -189,8 +194,8 @@ func (c Clock) withUnusedTurn(now time.Time) Clock {
 	return started
 }
 
-// WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were edited or
-// the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
+// WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were
+// edited or the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
 func (c Clock) WithResumption(now time.Time) Clock {
 	return Clock{Held: c.Held, Drain: &now, resumed: true, outdated: c.outdated}
 }
@@ -208,8 +213,9 @@ func notBeforeRequest(m *clusterv1.Machine, t time.Time) *time.Time {
 	return notBefore(&t, RequestedAt(m))
 }
 
-// recorded returns the time that the present drain of a Machine has recorded, nil if it has recorded none. A time before the request for the drain is
-// not its own: an earlier drain has recorded it, before clusterctl move, or another actor has copied it, for example from the template of a MachineSet.
+// recorded returns the time that the present drain of a Machine has recorded, nil if it has recorded none. A time before the request for
+// the drain is not its own: an earlier drain has recorded it, before clusterctl move, or another actor has copied it, for example from the
+// template of a MachineSet.
 func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	t, from := timeIn(m, annotation), recordsFrom(m)
 	if t == nil || from != nil && t.Before(from.Truncate(time.Second)) {
@@ -218,8 +224,8 @@ func recorded(m *clusterv1.Machine, annotation string) *time.Time {
 	return t
 }
 
-// recordsFrom returns the time from which on the present drain of a Machine may have recorded something. If its drain in place continues after its
-// deletion, this is before the deletion.
+// recordsFrom returns the time from which on the present drain of a Machine may have recorded something. If its drain in place continues
+// after its deletion, this is before the deletion.
 func recordsFrom(m *clusterv1.Machine) *time.Time {
 	if requested := drainRequested(m); requested != nil && mayDrainInPlace(m) {
 		return requested
@@ -249,8 +255,8 @@ func credible(m *clusterv1.Machine, annotation string, now time.Time) *time.Time
 	return nil
 }
 
-// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain. It is not before the request and the
-// start of the drain, even if the clock of a manager was behind, or if the Node was drained before its Machine was deleted.
+// VolumeWaitStart returns the start of the wait for volumes: the recorded start, or else the end of the drain. It is not before the request
+// and the start of the drain, even if the clock of a manager was behind, or if the Node was drained before its Machine was deleted.
 func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	if c.Volumes != nil {
 		return *c.Volumes
@@ -271,9 +277,9 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 	return start
 }
 
-// DrainDeadline returns when the drain times out, nil if it has no timeout or if no timeout applies now. The clock starts with stage Drain of the
-// NodeMaintenance. If that has not started, it starts when something has prevented the drain, or kept the manager from observing it, and not before
-// the request. It does not run while the Machine waits for a turn, and not after the drain has ended.
+// DrainDeadline returns when the drain times out, nil if it has no timeout or if no timeout applies now. The clock starts with stage Drain
+// of the NodeMaintenance. If that has not started, it starts when something has prevented the drain, or kept the manager from observing it,
+// and not before the request. It does not run while the Machine waits for a turn, and not after the drain has ended.
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
 	switch {
@@ -294,8 +300,8 @@ const finalAttemptPeriod = evacuation.EvictionMargin
 
 // ReleaseAt returns when a Machine whose drain has not completed is released, nil if the drain has no timeout. This is the deadline, unless
 // the final eviction attempts have not been made by then: because the timeout was set late, the Machine was paused or no manager ran. Then
-// the Machine waits for them, and for the grace periods of the Pods that terminate. The wait ends finalAttemptPeriod after this process has begun it, or
-// with the end that its NodeMaintenance has recorded.
+// the Machine waits for them, and for the grace periods of the Pods that terminate. The wait ends finalAttemptPeriod after this process has
+// begun it, or with the end that its NodeMaintenance has recorded.
 func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance, now time.Time) *time.Time {
 	deadline := c.DrainDeadline(m)
 	if !c.AwaitsFinalAttempts(m, maintenance, now) {
@@ -303,7 +309,8 @@ func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMainten
 	}
 	at := ptr.Deref(c.Overdue, now).Add(finalAttemptPeriod)
 	latest := at.Add(draintimeout.MaxGracePeriod)
-	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil && maintenance.Status.ObservedGeneration == maintenance.Generation {
+	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil &&
+		maintenance.Status.ObservedGeneration == maintenance.Generation {
 		switch end := status.FinalAttemptEndTime.Time; {
 		case end.After(latest):
 			at = latest
@@ -325,7 +332,8 @@ func (c Clock) FinalAttemptsMessage(m *clusterv1.Machine, maintenance *v1alpha1.
 	if attempt != nil && attempt.Reason == v1alpha1.ReasonPodsTerminating && attempt.ObservedGeneration == maintenance.Generation {
 		what = "the grace periods of the Pods that terminate"
 	}
-	return fmt.Sprintf("nodeDrainTimeoutSeconds is exceeded; waiting until %s at the latest for %s. ", c.ReleaseAt(m, maintenance, now).UTC().Format(time.RFC3339), what)
+	return fmt.Sprintf("nodeDrainTimeoutSeconds is exceeded; waiting until %s at the latest for %s. ", c.ReleaseAt(m, maintenance, now).UTC().Format(time.RFC3339),
+		what)
 }
 
 // HasExceeded reports whether the drain timeout is exceeded, and the wait for volumes has not begun.
@@ -366,8 +374,8 @@ func deadline(start *time.Time, timeout time.Duration) *time.Time {
 	return ptr.To(start.Add(timeout))
 }
 
-// Record records the clock on a Machine, and removes the records of waits that are over. A time that only serves a timeout that the Machine does not
-// have is not recorded.
+// Record records the clock on a Machine, and removes the records of waits that are over. A time that only serves a timeout that the Machine
+// does not have is not recorded.
 func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 	hasDrainTimeout, hasTimeout := DrainTimeout(m) > 0, hasTimeout(m)
 	changed = c.removeFormer(m)
@@ -414,8 +422,8 @@ func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
 	return changed
 }
 
-// RestartsForDaemonSets reports whether the drain timeout of a Machine whose drain has ended starts again when the Pods of DaemonSets are to be drained. It
-// does once: while the NodeMaintenance cannot be updated, the timeout counts.
+// RestartsForDaemonSets reports whether the drain timeout of a Machine whose drain has ended starts again when the Pods of DaemonSets are
+// to be drained. It does once: while the NodeMaintenance cannot be updated, the timeout counts.
 func RestartsForDaemonSets(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) bool {
 	start, drained := recorded(m, v1alpha1.DrainStartedAnnotation), meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	return recorded(m, v1alpha1.DrainEndedAnnotation) != nil || recorded(m, v1alpha1.VolumeWaitStartedAnnotation) != nil ||

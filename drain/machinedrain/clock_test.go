@@ -73,9 +73,18 @@ func TestClockBeforeTheDrain(t *testing.T) {
 		{"M92: does not count it if only the condition says that the Machine waits", machinedrain.ClockOf(upgraded, unread, now).WithBlock(upgraded, after(20)), nil},
 		{"M92: decides nothing about a Machine of which nothing is known", machinedrain.ClockOf(m, unread, now), nil},
 		{"M92: counts from what has prevented the drain, if nothing else is known", machinedrain.ClockOf(m, unread, now).WithBlock(m, after(80)), ptr.To(after(140))},
-		{"M65: does not start before the Machine's deletion if the manager's clock is behind", machinedrain.ClockOf(m, unread, now).WithBlock(m, after(-3600)), ptr.To(after(60))},
-		{"M37: counts what prevents the drain from when maxParallelDrains permits it", machinedrain.ClockOf(waiting, read(pending), now).WithTurn(hasTurn, waiting, now).WithBlock(waiting, now), ptr.To(after(160))},
-		{"M37: counts from the start of a running drain", machinedrain.ClockOf(m, read(draining(30)), now).WithTurn(hasTurn, m, now).WithBlock(m, now), ptr.To(after(90))},
+		{
+			"M65: does not start before the Machine's deletion if the manager's clock is behind",
+			machinedrain.ClockOf(m, unread, now).WithBlock(m, after(-3600)), ptr.To(after(60)),
+		},
+		{
+			"M37: counts what prevents the drain from when maxParallelDrains permits it",
+			machinedrain.ClockOf(waiting, read(pending), now).WithTurn(hasTurn, waiting, now).WithBlock(waiting, now), ptr.To(after(160)),
+		},
+		{
+			"M37: counts from the start of a running drain",
+			machinedrain.ClockOf(m, read(draining(30)), now).WithTurn(hasTurn, m, now).WithBlock(m, now), ptr.To(after(90)),
+		},
 		{"M92: counts from the granted turn", machinedrain.ClockOf(waiting, unread, now).WithBlock(waiting, after(20)).WithGrantedTurn(now), ptr.To(after(160))},
 	} {
 		t.Run(tc.name, func(t *testing.T) { expectTime(t, tc.clock.DrainDeadline(m), tc.want) })
@@ -86,7 +95,9 @@ func TestClockBeforeTheDrain(t *testing.T) {
 func attempting(status metav1.ConditionStatus, generation int64, began, end int, changes ...func(*v1alpha1.NodeMaintenance)) *v1alpha1.NodeMaintenance {
 	m := draining(60)
 	m.Generation, m.Status.ObservedGeneration = 2, generation
-	m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{FinalAttemptTime: ptr.To(metav1.NewTime(after(began))), FinalAttemptEndTime: ptr.To(metav1.NewTime(after(end)))}
+	m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{
+		FinalAttemptTime: ptr.To(metav1.NewTime(after(began))), FinalAttemptEndTime: ptr.To(metav1.NewTime(after(end))),
+	}
 	reason := v1alpha1.ReasonAttemptingPods
 	if status == metav1.ConditionTrue {
 		reason = v1alpha1.ReasonAllPodsAttempted
@@ -119,7 +130,10 @@ func TestReleaseAt(t *testing.T) {
 		{"M96: waits if an earlier process has found that: Pods may have started since", machine(isDeleted, timeouts(30, 0)), done, waits, 100, ptr.To(after(125))},
 		{"M96: waits for the NodeMaintenance to observe a timeout that is set late", machine(isDeleted, timeouts(30, 0)), draining(60),
 			machinedrain.Situation{}, 1000, ptr.To(after(1030))},
-		{"M96: counts this wait from its start", machine(isDeleted, timeouts(30, 0)), draining(60), machinedrain.Situation{OverdueSince: after(990)}, 1000, ptr.To(after(1020))},
+		{
+			"M96: counts this wait from its start", machine(isDeleted, timeouts(30, 0)), draining(60), machinedrain.Situation{OverdueSince: after(990)}, 1000,
+			ptr.To(after(1020)),
+		},
 		{"M96: waits for attempts that have not been made", machine(isDeleted, timeouts(30, 0)), missing, waits, 100, ptr.To(after(125))},
 		{"M96: waits until the grace periods of the Pods have passed", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 96, 300), waits, 100,
 			ptr.To(after(300))},
@@ -128,7 +142,8 @@ func TestReleaseAt(t *testing.T) {
 		{"M96: ignores the end of attempts for an earlier generation", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 1, 96, 300), waits, 100,
 			ptr.To(after(125))},
 		{"M13: releases at the deadline if there is no NodeMaintenance",
-			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, after(60).Format(time.RFC3339))), nil, machinedrain.Situation{}, 1000, ptr.To(after(90))},
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, after(60).Format(time.RFC3339))), nil, machinedrain.Situation{}, 1000,
+			ptr.To(after(90))},
 		{"M13: releases at the deadline if the NodeMaintenance does not drain", machine(isDeleted, timeouts(30, 0)),
 			attempting(metav1.ConditionFalse, 2, 75, 105, stage(v1alpha1.StageCordon)), machinedrain.Situation{}, 1000, ptr.To(after(90))},
 		{"M21: does not wait again after the wait for volumes has begun",
@@ -145,7 +160,9 @@ func TestReleaseAt(t *testing.T) {
 
 func TestFinalAttemptsMessage(t *testing.T) {
 	m := machine(isDeleted, timeouts(30, 0))
-	terminating := attempting(metav1.ConditionFalse, 2, 96, 300, func(m *v1alpha1.NodeMaintenance) { m.Status.Conditions[0].Reason = v1alpha1.ReasonPodsTerminating })
+	terminating := attempting(metav1.ConditionFalse, 2, 96, 300, func(m *v1alpha1.NodeMaintenance) {
+		m.Status.Conditions[0].Reason = v1alpha1.ReasonPodsTerminating
+	})
 	for _, tc := range []struct {
 		name        string
 		maintenance *v1alpha1.NodeMaintenance
@@ -161,7 +178,8 @@ func TestFinalAttemptsMessage(t *testing.T) {
 			"nodeDrainTimeoutSeconds is exceeded; waiting until 2026-01-01T00:05:00Z at the latest for the grace periods of the Pods that terminate. "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(tc.maintenance), OverdueSince: after(95), IsAttempted: tc.isAttempted}, m, after(tc.now))
+			clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(tc.maintenance), OverdueSince: after(95), IsAttempted: tc.isAttempted}, m,
+				after(tc.now))
 			if got := clock.FinalAttemptsMessage(m, tc.maintenance, after(tc.now)); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
@@ -230,11 +248,15 @@ func TestFinalAttempts(t *testing.T) { // M13, M96
 	rapid.Check(t, func(t *rapid.T) {
 		w := &drainWorld{machine: machine(isDeleted), maintenance: draining(0), now: after(0)}
 		for range rapid.IntRange(0, 4).Draw(t, "pods") {
-			w.pods = append(w.pods, &drainPod{gracePeriod: time.Duration(rapid.IntRange(0, 700).Draw(t, "grace period")) * time.Second, evictable: rapid.Bool().Draw(t, "evictable")})
+			w.pods = append(w.pods, &drainPod{
+				gracePeriod: time.Duration(rapid.IntRange(0, 700).Draw(t, "grace period")) * time.Second, evictable: rapid.Bool().Draw(t, "evictable"),
+			})
 		}
 		timeout, set := rapid.Int32Range(1, 900).Draw(t, "timeout"), rapid.IntRange(0, 900).Draw(t, "set")
 		stops, starts := after(rapid.IntRange(0, 900).Draw(t, "stops")), after(rapid.IntRange(0, 1800).Draw(t, "starts"))
-		late := &drainPod{gracePeriod: time.Duration(rapid.IntRange(0, 500).Draw(t, "late grace period")) * time.Second, evictable: rapid.Bool().Draw(t, "late evictable")}
+		late := &drainPod{
+			gracePeriod: time.Duration(rapid.IntRange(0, 500).Draw(t, "late grace period")) * time.Second, evictable: rapid.Bool().Draw(t, "late evictable"),
+		}
 		deadline, known := after(int(timeout)), after(max(set, int(timeout)))
 		for !w.now.After(after(4000)) {
 			if w.now.Equal(after(set)) {
@@ -293,11 +315,26 @@ func TestDrainDeadline(t *testing.T) {
 		{"M13: has no deadline for a running Machine", machine(timeouts(30, 0)), read(nil), nil},
 		{"M15: counts from the recorded start if the workload cluster is unreachable", machine(isDeleted, timeouts(30, 0), recorded), unread, ptr.To(after(90))},
 		{"M17: keeps the recorded start if the NodeMaintenance is recreated", machine(isDeleted, timeouts(30, 0), recorded), read(draining(300)), ptr.To(after(90))},
-		{"M92: counts from the recorded block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2026-01-01T00:01:00Z")), unread, ptr.To(after(90))},
-		{"M107: does not count from a record that precedes the deletion", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2025-01-01T00:01:00Z")), unread, nil},
-		{"M94: a NodeMaintenance that drains for longer than the Machine is being deleted counts from the deletion", machine(isDeleted, timeouts(30, 0)), read(draining(-60)), ptr.To(after(30))},
-		{"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), read(draining(60)), ptr.To(after(90))},
-		{"M92: ignores a record in the future", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "2027-01-01T00:01:00Z")), read(draining(60)), ptr.To(after(90))},
+		{
+			"M92: counts from the recorded block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2026-01-01T00:01:00Z")), unread,
+			ptr.To(after(90)),
+		},
+		{
+			"M107: does not count from a record that precedes the deletion",
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, "2025-01-01T00:01:00Z")), unread, nil,
+		},
+		{
+			"M94: a NodeMaintenance that drains for longer than the Machine is being deleted counts from the deletion",
+			machine(isDeleted, timeouts(30, 0)), read(draining(-60)), ptr.To(after(30)),
+		},
+		{
+			"M13: ignores an invalid record", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "soon")), read(draining(60)),
+			ptr.To(after(90)),
+		},
+		{
+			"M92: ignores a record in the future", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, "2027-01-01T00:01:00Z")),
+			read(draining(60)), ptr.To(after(90)),
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			expectTime(t, machinedrain.ClockOf(tc.machine, tc.maintenance, after(1000)).DrainDeadline(tc.machine), tc.want)
@@ -320,7 +357,10 @@ func TestVolumeWait(t *testing.T) {
 		{"M96: starts when the drain ends if the Pods had their final eviction attempts after the drain timeout", machine(isDeleted, timeouts(20, 30)), draining(10),
 			ptr.To(after(60)), after(100), ptr.To(after(130))},
 		{"M21: starts when the drain times out", machine(isDeleted, timeouts(20, 30)), draining(10), nil, after(30), ptr.To(after(60))},
-		{"M65: does not start before the drain if the clock of a manager was behind", machine(isDeleted, timeouts(0, 30)), draining(10, -3600), nil, after(10), ptr.To(after(40))},
+		{
+			"M65: does not start before the drain if the clock of a manager was behind",
+			machine(isDeleted, timeouts(0, 30)), draining(10, -3600), nil, after(10), ptr.To(after(40)),
+		},
 		{"M13: keeps the recorded start", machine(isDeleted, timeouts(0, 30), recorded), draining(10, 50), nil, after(40), ptr.To(after(70))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -369,20 +409,40 @@ func TestBlindTurn(t *testing.T) {
 	}{
 		{"M93: grants the turn a drain timeout after the turn could not be observed", []clusterv1.Machine{waiting("b", 100, 940)}, after(1000), true},
 		{"M93: not before", []clusterv1.Machine{waiting("b", 100, 941)}, after(1001), false},
-		{"M93: not before a drain timeout after the last drain of the Cluster began", []clusterv1.Machine{waiting("b", 100, 500), started("a", 970)}, after(1030), false},
+		{
+			"M93: not before a drain timeout after the last drain of the Cluster began",
+			[]clusterv1.Machine{waiting("b", 100, 500), started("a", 970)}, after(1030), false,
+		},
 		{"M93: regardless of an older drain", []clusterv1.Machine{waiting("b", 100, 500), started("a", 600)}, after(660), true},
 		{"M93: only to the oldest request", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 500)}, after(560), false},
-		{"M93: only to the oldest request, also if that Machine has not recorded yet that it cannot observe turns", []clusterv1.Machine{waiting("b", 100, 500), member("a", v1alpha1.WaitingForTurnAnnotation, at(100))}, after(560), false},
-		{"M93: only to the oldest request, also if it lost the connection some milliseconds later", []clusterv1.Machine{waiting("b", 100, 940), member("a", v1alpha1.WaitingForTurnAnnotation, at(100), v1alpha1.DrainBlockedAnnotation, after(940).Add(200*time.Millisecond).Format(time.RFC3339Nano))}, after(1000), false},
+		{
+			"M93: only to the oldest request, also if that Machine has not recorded yet that it cannot observe turns",
+			[]clusterv1.Machine{waiting("b", 100, 500), member("a", v1alpha1.WaitingForTurnAnnotation, at(100))}, after(560), false,
+		},
+		{
+			"M93: only to the oldest request, also if it lost the connection some milliseconds later",
+			[]clusterv1.Machine{
+				waiting("b", 100, 940),
+				member("a", v1alpha1.WaitingForTurnAnnotation, at(100), v1alpha1.DrainBlockedAnnotation, after(940).Add(200*time.Millisecond).Format(time.RFC3339Nano)),
+			}, after(1000), false,
+		},
 		{"M93: regardless of younger requests", []clusterv1.Machine{waiting("a", 100, 500), waiting("b", 100, 500)}, after(560), true},
 		{"M93: regardless of a Machine that has not waited long enough", []clusterv1.Machine{waiting("b", 100, 500), waiting("a", 100, 990)}, after(560), true},
 		{"M93: regardless of an older request that is held", []clusterv1.Machine{waiting("b", 100, 500), waiting("a-held", 100, 500)}, after(560), true},
 		{"M93: regardless of an older request that hooks hold", []clusterv1.Machine{waiting("b", 100, 500), heldByHooks}, after(560), true},
-		{"M131: regardless of an older request that is remediated", []clusterv1.Machine{waiting("b", 100, 500), remediated(waiting("a", 100, 500))}, after(560), true},
+		{
+			"M131: regardless of an older request that is remediated", []clusterv1.Machine{waiting("b", 100, 500), remediated(waiting("a", 100, 500))}, after(560), true,
+		},
 		{"M131: regardless of the drain of a remediated Machine", []clusterv1.Machine{waiting("b", 100, 500), remediated(started("a", 970))}, after(560), true},
-		{"M131: to a remediated Machine regardless of others", []clusterv1.Machine{remediated(waiting("c", 100, 940)), waiting("b", 100, 940), started("a", 970)}, after(1000), true},
+		{
+			"M131: to a remediated Machine regardless of others",
+			[]clusterv1.Machine{remediated(waiting("c", 100, 940)), waiting("b", 100, 940), started("a", 970)}, after(1000), true,
+		},
 		{"M93: never to a Machine that does not wait", []clusterv1.Machine{started("b", 100)}, time.Time{}, false},
-		{"M93: never to a Machine that was observed to wait a moment ago", []clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false},
+		{
+			"M93: never to a Machine that was observed to wait a moment ago",
+			[]clusterv1.Machine{member("b", v1alpha1.WaitingForTurnAnnotation, at(100))}, time.Time{}, false,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			self := tc.all[0]
@@ -404,12 +464,15 @@ func TestWaitsForVolumes(t *testing.T) {
 		node    *corev1.Node
 		want    bool
 	}{
-		"M19: waits for the volumes of a drained Node":                            {machine(), node(corev1.ConditionTrue), true},
-		"M14: does not wait for volumes of an unreachable Node":                   {machine(), node(corev1.ConditionUnknown), false},
-		"M14: waits for volumes of a Node that is not ready":                      {machine(), node(corev1.ConditionFalse), true},
-		"M10: does not wait for volumes of a Machine with the exclude annotation": {machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false},
+		"M19: waits for the volumes of a drained Node":          {machine(), node(corev1.ConditionTrue), true},
+		"M14: does not wait for volumes of an unreachable Node": {machine(), node(corev1.ConditionUnknown), false},
+		"M14: waits for volumes of a Node that is not ready":    {machine(), node(corev1.ConditionFalse), true},
+		"M10: does not wait for volumes of a Machine with the exclude annotation": {
+			machine(annotated(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")), node(corev1.ConditionTrue), false,
+		},
 		"M107: waits for volumes of a Machine with the hook to which the exclude annotation of a release was copied": {
-			machine(isDeleted, annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, v1alpha1.HookOwner)), node(corev1.ConditionTrue), true,
+			machine(isDeleted, annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, v1alpha1.HookOwner)),
+			node(corev1.ConditionTrue), true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -429,9 +492,13 @@ func TestDaemonSetPods(t *testing.T) {
 		return m
 	}
 	lifted := compiled(v1alpha1.DaemonSetPodsSkip)
-	machinedrain.Update(lifted, machinedrain.Maintenance(machinedrain.Request{Machine: machine(), Node: &corev1.Node{}, Policy: &drains, Rules: compiled(v1alpha1.DaemonSetPodsDrain).Spec.DrainRules}))
+	machinedrain.Update(lifted, machinedrain.Maintenance(machinedrain.Request{
+		Machine: machine(), Node: &corev1.Node{}, Policy: &drains, Rules: compiled(v1alpha1.DaemonSetPodsDrain).Spec.DrainRules,
+	}))
 	restored := lifted.DeepCopy()
-	machinedrain.Update(restored, machinedrain.Maintenance(machinedrain.Request{Machine: machine(), Node: &corev1.Node{}, Policy: &skips, Rules: compiled(v1alpha1.DaemonSetPodsSkip).Spec.DrainRules}))
+	machinedrain.Update(restored, machinedrain.Maintenance(machinedrain.Request{
+		Machine: machine(), Node: &corev1.Node{}, Policy: &skips, Rules: compiled(v1alpha1.DaemonSetPodsSkip).Spec.DrainRules,
+	}))
 	restored.Spec.DrainRules = nil
 	for name, tc := range map[string]struct {
 		policy  *v1alpha1.MachineDrainPolicy

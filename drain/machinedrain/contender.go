@@ -100,12 +100,14 @@ func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance) *time
 	return turnBegan(m)
 }
 
-// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something that concerns only it prevents its drain from beginning.
+// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something that concerns only it prevents its drain
+// from beginning.
 const BlockedAloneAfter = 5 * time.Minute
 
-// delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is overdue: what
-// blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or drained together. If neither has a
-// drain timeout, none is ever released because of one, and nothing else would end the wait: then it delays only another one that is blocked as well.
+// delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is
+// overdue: what blocks one may block all of them, for example an outage. If the others had turns meanwhile, all would be released or
+// drained together. If neither has a drain timeout, none is ever released because of one, and nothing else would end the wait: then it
+// delays only another one that is blocked as well.
 func (c Contender) delays(other Contender) bool {
 	switch c.Standing {
 	case Waits, Blocked:
@@ -142,8 +144,8 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
-// lostAfter is how long a Node must have been unreachable to be lost. Kubernetes evicts its Pods after the same time. If the network between the Nodes and
-// the API server fails for a shorter time, the drains of all Machines of the Cluster must not begin together.
+// lostAfter is how long a Node must have been unreachable to be lost. Kubernetes evicts its Pods after the same time. If the network
+// between the Nodes and the API server fails for a shorter time, the drains of all Machines of the Cluster must not begin together.
 const lostAfter = 5 * time.Minute
 
 func isLost(node *corev1.Node, now time.Time) bool {
@@ -158,8 +160,8 @@ func NotReady(node *corev1.Node) bool {
 	})
 }
 
-// MostUnreachable reports whether most workers of a workload cluster are unreachable or not ready, or were unreachable a moment ago. Then no Node is lost:
-// the network has failed, and the others may become ready next.
+// MostUnreachable reports whether most workers of a workload cluster are unreachable or not ready, or were unreachable a moment ago. Then
+// no Node is lost: the network has failed, and the others may become ready next.
 func MostUnreachable(nodes []corev1.Node, now time.Time) bool {
 	workers, unsettled := 0, 0
 	for i := range nodes {
@@ -186,16 +188,16 @@ type ObservedDrain struct {
 	Policy *v1alpha1.MachineDrainPolicy
 	// HasInvalidRules means that an invalid MachineDrainRule selects the Machine.
 	HasInvalidRules bool
-	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at least, and
-	// IsBlockedAlone that this has been so for BlockedAloneAfter although the workload cluster can be read.
+	// IsBlocked means that something else has prevented the drain from beginning, or kept the manager from observing it, for a moment at
+	// least, and IsBlockedAlone that this has been so for BlockedAloneAfter although the workload cluster can be read.
 	IsBlocked, IsBlockedAlone bool
-	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, another manager must
-	// drain the Machine, or its drain in place is not wanted any more, see WantsDrain.
+	// IsHeld means that the drain does not begin, and that no deadline ends this: the policy of the Machine cannot be decoded, another manager
+	// must drain the Machine, or its drain in place is not wanted any more, see WantsDrain.
 	IsHeld bool
 }
 
-// WantsDrain reports whether the drain of a Machine whose drain was requested is still wanted under its policy, nil if no policy selects it. The request
-// of a drain in place stays until the manager can end the maintenance in the workload cluster.
+// WantsDrain reports whether the drain of a Machine whose drain was requested is still wanted under its policy, nil if no policy selects
+// it. The request of a drain in place stays until the manager can end the maintenance in the workload cluster.
 func WantsDrain(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
 	stage, _ := RequestedStage(m, policy)
 	return !m.DeletionTimestamp.IsZero() || policy != nil && stage == v1alpha1.StageDrain
@@ -207,8 +209,8 @@ func IsReportedHeld(m *clusterv1.Machine) bool {
 	return condition != nil && (condition.Reason == v1alpha1.ReasonPolicyNotDecodable || condition.Reason == v1alpha1.ReasonHandedOver)
 }
 
-// Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the Machines of
-// RequestedDrains, and returns its first error.
+// Contenders returns the contenders among the Machines of a Cluster, and the number of its worker Machines. It calls observe for the
+// Machines of RequestedDrains, and returns its first error.
 func Contenders(
 	all []clusterv1.Machine, now time.Time, observe func(*clusterv1.Machine) (ObservedDrain, error),
 ) (contenders []Contender, workers int, _ error) {
@@ -278,9 +280,10 @@ func OldestRequestFirst(a, b *clusterv1.Machine) int {
 	return compareContenders(ContenderOf(a), ContenderOf(b))
 }
 
-// isRemediated reports whether a Machine is deleted because it is unhealthy: a user has requested that with the annotation of Cluster API, or its MachineSet
-// remediates it for a MachineHealthCheck. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a rollout, is not. If the Node is
-// unreachable, the network may have failed for all Nodes, and only isLost decides. A Machine that has waited then continues to wait.
+// isRemediated reports whether a Machine is deleted because it is unhealthy: a user has requested that with the annotation of Cluster API,
+// or its MachineSet remediates it for a MachineHealthCheck. An unhealthy Machine whose MachineSet defers the remediation, or leaves it to a
+// rollout, is not. If the Node is unreachable, the network may have failed for all Nodes, and only isLost decides. A Machine that has
+// waited then continues to wait.
 func isRemediated(m *clusterv1.Machine, node *corev1.Node) bool {
 	_, isRequested := m.Annotations[clusterv1.RemediateMachineAnnotation]
 	owner := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineOwnerRemediatedCondition)

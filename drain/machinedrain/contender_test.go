@@ -42,7 +42,8 @@ func TestStandingOf(t *testing.T) {
 			o.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: changed}}}}
 		}
 	}
-	isLost, isUnreachable, isNotReady := node(corev1.ConditionUnknown, 5*time.Minute), node(corev1.ConditionUnknown, 299*time.Second), node(corev1.ConditionFalse, time.Minute)
+	isLost, isUnreachable, isNotReady := node(corev1.ConditionUnknown, 5*time.Minute), node(corev1.ConditionUnknown, 299*time.Second),
+		node(corev1.ConditionFalse, time.Minute)
 	terminates := func(last time.Duration, all bool) change {
 		return func(_ *clusterv1.Machine, o observed) {
 			o.Progress = machinedrain.Progress{Last: now.Add(-last), Observed: now.Add(-time.Hour), OnlyTerminates: all}
@@ -85,7 +86,10 @@ func TestStandingOf(t *testing.T) {
 		{"M131: waits for its drain in place all the same", []change{isRequested, inPlace}, machinedrain.Waits},
 		{"M131: waits if its remediation is deferred", []change{unhealthy(clusterv1.MachineSetMachineRemediationDeferredReason)}, machinedrain.Waits},
 		{"M131: waits if it is unhealthy, and a rollout replaces it", []change{unhealthy(clusterv1.MachineSetMachineCannotBeRemediatedReason)}, machinedrain.Waits},
-		{"M143: does not count if its Node is not ready, and all Pods that are left fail to terminate", []change{drains, isNotReady, onlyTerminates}, machinedrain.TakesNoTurn},
+		{
+			"M143: does not count if its Node is not ready, and all Pods that are left fail to terminate",
+			[]change{drains, isNotReady, onlyTerminates}, machinedrain.TakesNoTurn,
+		},
 		{"M143: counts if its Node is ready", []change{drains, onlyTerminates}, machinedrain.HasTurn},
 		{"M143: counts if its Node has just become not ready", []change{drains, node(corev1.ConditionFalse, time.Second), onlyTerminates}, machinedrain.HasTurn},
 		{"M143: counts if other Pods are left", []change{drains, isNotReady, terminates(time.Minute, false)}, machinedrain.HasTurn},
@@ -135,10 +139,11 @@ func TestContenders(t *testing.T) {
 		controlPlane.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: ""}
 		running.DeletionTimestamp, withoutNode.Status.NodeRef.Name = nil, "" // it may be known by its provider ID
 		var observed []string
-		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
-			observed = append(observed, m.Name)
-			return machinedrain.ObservedDrain{}, nil
-		})
+		_, workers, err := machinedrain.Contenders([]clusterv1.Machine{controlPlane, running, withoutNode, inDeletion("one")}, time.Now(),
+			func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				observed = append(observed, m.Name)
+				return machinedrain.ObservedDrain{}, nil
+			})
 		if err != nil || workers != 3 || !slices.Equal(observed, []string{"new", "one"}) {
 			t.Errorf("%d workers, observed %v, error %v", workers, observed, err)
 		}
@@ -152,13 +157,16 @@ func TestPlaceOfDrainInPlace(t *testing.T) {
 		want        int64
 	}{
 		"M127: a Machine that waits for the turn of its drain in place keeps its place when it is deleted": {
-			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 100,
+			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits},
+			100,
 		},
 		"M127: one that was drained in place before has that of its deletion": {
 			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/"}, 1000,
 		},
 		"M107: a copied request of another Machine does not count": {
-			map[string]string{v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/other", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,
+			map[string]string{
+				v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: requested + "/other", v1alpha1.WaitingForTurnAnnotation: waits,
+			}, 1000,
 		},
 		"M107: nor does one that nothing explains any more": {
 			map[string]string{v1alpha1.DrainRequestedAnnotation: requested + "/", v1alpha1.WaitingForTurnAnnotation: waits}, 1000,

@@ -23,12 +23,27 @@ func TestDrainStateOf(t *testing.T) {
 		hadEnded    bool
 	}{
 		{"M95: believes a confirmed condition", metav1.ConditionTrue, 2, true, machinedrain.DrainComplete, v1alpha1.ReasonCordoned, "", true},
-		{"M95: does not believe the condition of another process or connection", metav1.ConditionTrue, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true},
-		{"M95: does not believe the condition of an earlier generation", metav1.ConditionTrue, 1, true, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true},
-		{"M95: does not wait for a confirmation while Pods must be drained", metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, "", true},
+		{
+			"M95: does not believe the condition of another process or connection",
+			metav1.ConditionTrue, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true,
+		},
+		{
+			"M95: does not believe the condition of an earlier generation",
+			metav1.ConditionTrue, 1, true, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, "", true,
+		},
+		{
+			"M95: does not wait for a confirmation while Pods must be drained",
+			metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, "", true,
+		},
 		{"M110: does not end while the Node cannot be cordoned", metav1.ConditionTrue, 2, true, machinedrain.DrainInProgress, v1alpha1.ReasonCordonFailed, "", true},
-		{"M94: waits for the first list of the Pods after the drain had ended", metav1.ConditionFalse, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, true},
-		{"M94: is in progress during the first list, unless it had ended", metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, false},
+		{
+			"M94: waits for the first list of the Pods after the drain had ended",
+			metav1.ConditionFalse, 2, false, machinedrain.DrainUnconfirmed, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, true,
+		},
+		{
+			"M94: is in progress during the first list, unless it had ended",
+			metav1.ConditionFalse, 2, false, machinedrain.DrainInProgress, v1alpha1.ReasonCordoned, v1alpha1.ReasonPodsNotObserved, false,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := draining(0)
@@ -52,8 +67,12 @@ func TestUnobservedPodsMessage(t *testing.T) {
 		observed sets.Set[types.UID]
 		want     string
 	}{
-		"M110: waits for a Pod that the watch has not delivered":             {[]metav1.PartialObjectMetadata{pod("agent"), pod("web")}, sets.New[types.UID]("agent"), "Waiting for the watch of the Node's Pods to deliver Pod shop/web"},
-		"M110: waits for all Pods without a confirmation":                    {[]metav1.PartialObjectMetadata{pod("agent"), pod("web")}, nil, "Waiting for the watch of the Node's Pods to deliver Pods shop/agent, shop/web"},
+		"M110: waits for a Pod that the watch has not delivered": {
+			[]metav1.PartialObjectMetadata{pod("agent"), pod("web")}, sets.New[types.UID]("agent"), "Waiting for the watch of the Node's Pods to deliver Pod shop/web",
+		},
+		"M110: waits for all Pods without a confirmation": {
+			[]metav1.PartialObjectMetadata{pod("agent"), pod("web")}, nil, "Waiting for the watch of the Node's Pods to deliver Pods shop/agent, shop/web",
+		},
 		"M110: waits for no Pod that was observed, or that no longer exists": {[]metav1.PartialObjectMetadata{pod("agent")}, sets.New[types.UID]("agent", "web"), ""},
 		"M110: waits for nothing on a Node without Pods":                     {nil, nil, ""},
 	} {

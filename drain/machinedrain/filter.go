@@ -7,9 +7,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// WatchFilter is the value of --watch-filter: the manager acts only for objects whose label cluster.x-k8s.io/watch-filter has this value. The
-// empty filter selects all objects. Every path into a controller asks it, because events of other objects and timers bypass the predicates of
-// a watch, and because a label may change while the object is being processed.
+// WatchFilter is the value of --watch-filter: the manager acts only for objects whose label cluster.x-k8s.io/watch-filter has this value.
+// The empty filter selects all objects. Every path into a controller asks it, because events of other objects and timers bypass the
+// predicates of a watch, and because a label may change while the object is being processed.
 type WatchFilter string
 
 // Selects reports whether the manager acts for an object.
@@ -50,8 +50,8 @@ const (
 	HandsOver
 )
 
-// ResponsibilityFor decides what a manager does for a Machine. A deleted Machine whose label was removed is drained by the manager that has set
-// the hook: no other manager would.
+// ResponsibilityFor decides what a manager does for a Machine. A deleted Machine whose label was removed is drained by the manager that has
+// set the hook: no other manager would.
 func (f WatchFilter) ResponsibilityFor(m *clusterv1.Machine) Responsibility {
 	switch {
 	case f.Selects(m):
@@ -69,7 +69,8 @@ func (f WatchFilter) ResponsibilityFor(m *clusterv1.Machine) Responsibility {
 
 // HandedOverMessage says which manager must drain a Machine of which another one has set the hook.
 func (f WatchFilter) HandedOverMessage(m *clusterv1.Machine) string {
-	return "Waiting for the manager with --watch-filter=" + m.Labels[clusterv1.WatchLabel] + " to drain the Node, because label " + clusterv1.WatchLabel + " of the Machine was changed"
+	return "Waiting for the manager with --watch-filter=" + m.Labels[clusterv1.WatchLabel] + " to drain the Node, because label " + clusterv1.WatchLabel +
+		" of the Machine was changed"
 }
 
 // NotSelectedMessage says why the manager does not connect to a Cluster. It is empty if the filter selects the Cluster.

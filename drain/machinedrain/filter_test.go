@@ -48,7 +48,8 @@ func TestWatchFilter(t *testing.T) {
 	}
 	t.Run("M104: names its filter in the hook, once", func(t *testing.T) {
 		m := machine()
-		if !machinedrain.WatchFilter("a").SetHook(m) || machinedrain.WatchFilter("a").SetHook(m) || !machinedrain.HasHook(m) || !machinedrain.WatchFilter("b").SetHook(m) {
+		if !machinedrain.WatchFilter("a").SetHook(m) || machinedrain.WatchFilter("a").SetHook(m) || !machinedrain.HasHook(m) ||
+			!machinedrain.WatchFilter("b").SetHook(m) {
 			t.Errorf("got %v", m.Annotations)
 		}
 	})

@@ -20,8 +20,9 @@ type Hook struct {
 	Name, Owner string
 }
 
-// HoldingHooks returns the hooks that hold the drain of a Machine, by name: while a deleted Machine has a pre-drain hook of another owner, its Node is
-// not drained, as by Cluster API. policy is the one that the Machine follows, nil if it has none or if it is not known: it ignores no hook then.
+// HoldingHooks returns the hooks that hold the drain of a Machine, by name: while a deleted Machine has a pre-drain hook of another owner,
+// its Node is not drained, as by Cluster API. policy is the one that the Machine follows, nil if it has none or if it is not known: it
+// ignores no hook then.
 func HoldingHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []Hook {
 	if m.DeletionTimestamp.IsZero() {
 		return nil
@@ -29,8 +30,8 @@ func HoldingHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []H
 	return OtherHooks(m, policy)
 }
 
-// OtherHooks returns the hooks that hold the drain of a Machine as soon as it is deleted, see HoldingHooks. As in Cluster API, every annotation that
-// starts with the domain of pre-drain hooks is one.
+// OtherHooks returns the hooks that hold the drain of a Machine as soon as it is deleted, see HoldingHooks. As in Cluster API, every
+// annotation that starts with the domain of pre-drain hooks is one.
 func OtherHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []Hook {
 	var hooks []Hook
 	for annotation, owner := range m.Annotations {
@@ -47,7 +48,8 @@ func OtherHooks(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) []Hoo
 }
 
 const (
-	// maxHooks is the maximum number of hooks that a message names, and maxOwner the maximum length of an owner, in runes: it is text of another actor.
+	// maxHooks is the maximum number of hooks that a message names, and maxOwner the maximum length of an owner, in runes: it is text of
+	// another actor.
 	maxHooks = 5
 	maxOwner = 100
 )
@@ -70,32 +72,34 @@ func HoldMessage(hooks []Hook) string {
 	return "Waiting for other pre-drain hooks to be removed: " + HooksText(hooks) + ". Until then, no Pod of the Node is evicted and no drain timeout counts"
 }
 
-// WasHeldByHooks reports whether the record of a hold is on a deleted Machine: hooks of other owners hold its drain, or the drain has not continued or begun
-// since.
+// WasHeldByHooks reports whether the record of a hold is on a deleted Machine: hooks of other owners hold its drain, or the drain has not
+// continued or begun since.
 func WasHeldByHooks(m *clusterv1.Machine) bool { return recordsHold(m) && HasHook(m) }
 
-// recordsHold reports whether the record of a hold is on a deleted Machine. It stays on one that was released before its drain has continued or begun.
+// recordsHold reports whether the record of a hold is on a deleted Machine. It stays on one that was released before its drain has
+// continued or begun.
 func recordsHold(m *clusterv1.Machine) bool {
 	_, recorded := m.Annotations[v1alpha1.DrainHeldAnnotation]
 	return recorded && !m.DeletionTimestamp.IsZero()
 }
 
-// suspendsDrain reports whether the NodeMaintenance of a Machine is suspended in stage Drain because of hooks, of which holding are present. The record on
-// the Machine counts for the end of a hold only: the hooks may have been added while no manager ran. Both also count after the Machine was released.
+// suspendsDrain reports whether the NodeMaintenance of a Machine is suspended in stage Drain because of hooks, of which holding are
+// present. The record on the Machine counts for the end of a hold only: the hooks may have been added while no manager ran. Both also count
+// after the Machine was released.
 func suspendsDrain(m *clusterv1.Machine, holding []Hook) bool {
 	return len(holding) > 0 || recordsHold(m)
 }
 
-// IsHeldByHooks reports whether hooks of other owners hold the drain of a Machine according to its records. It neither has a turn nor waits for one. The
-// records do not depend on a policy, which may be another one for each Machine.
+// IsHeldByHooks reports whether hooks of other owners hold the drain of a Machine according to its records. It neither has a turn nor waits
+// for one. The records do not depend on a policy, which may be another one for each Machine.
 func IsHeldByHooks(m *clusterv1.Machine) bool {
 	_, waits := m.Annotations[v1alpha1.WaitingForTurnAnnotation]
 	_, continues := m.Annotations[v1alpha1.DrainStartedAnnotation]
 	return WasHeldByHooks(m) && !waits && !continues
 }
 
-// DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded hold, or the
-// removal of a hook of another owner whose hold was not recorded.
+// DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded
+// hold, or the removal of a hook of another owner whose hold was not recorded.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
@@ -104,14 +108,14 @@ func DrainContinues(before, after *clusterv1.Machine) bool {
 	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
 
-// MayBeHeldWithoutRecord reports whether hooks of other owners may hold or have held the drain of a Machine that has no record of that. Which of them
-// its policy ignores is not considered.
+// MayBeHeldWithoutRecord reports whether hooks of other owners may hold or have held the drain of a Machine that has no record of that.
+// Which of them its policy ignores is not considered.
 func MayBeHeldWithoutRecord(m *clusterv1.Machine) bool {
 	return len(HoldingHooks(m, nil)) > 0 && HasHook(m) && !WasHeldByHooks(m)
 }
 
-// heldSince returns since when hooks of other owners have held the drain of a Machine, nil if the Machine has no record of that. The record counts
-// even if its time is not credible: the error delays a release, and causes none.
+// heldSince returns since when hooks of other owners have held the drain of a Machine, nil if the Machine has no record of that. The record
+// counts even if its time is not credible: the error delays a release, and causes none.
 func heldSince(m *clusterv1.Machine, now time.Time) *time.Time {
 	if !WasHeldByHooks(m) {
 		return nil
@@ -119,8 +123,8 @@ func heldSince(m *clusterv1.Machine, now time.Time) *time.Time {
 	return cmp.Or(credible(m, v1alpha1.DrainHeldAnnotation, now), RequestedAt(m))
 }
 
-// isOutdated reports whether the NodeMaintenance of a Machine that was held has begun the drain before, and has not observed yet from when the drain
-// timeout counts: it would make final eviction attempts, or delete Pods, too early. One that is not known may have.
+// isOutdated reports whether the NodeMaintenance of a Machine that was held has begun the drain before, and has not observed yet from when
+// the drain timeout counts: it would make final eviction attempts, or delete Pods, too early. One that is not known may have.
 func isOutdated(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	present, found := maintenance.Get()
 	if !found || present.Spec.Stage != v1alpha1.StageDrain {

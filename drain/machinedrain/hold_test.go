@@ -38,8 +38,11 @@ func TestHoldingHooks(t *testing.T) {
 			hookDomain + " (owner x), " + hookDomain + "-too/a (owner y)"},
 		{"M113: a pre-terminate hook holds no drain", machine(isDeleted, annotated(clusterv1.PreTerminateDeleteHookAnnotationPrefix+"/a", "")), nil, ""},
 		{"M113: no hook holds the drain of a Machine that is not deleted", machine(annotated(hookDomain+"/approval", "sre")), nil, ""},
-		{"M114: the owner is shortened, and cannot control a terminal", machine(isDeleted, annotated(hookDomain+"/a", "\x1b[31m red\n"+strings.Repeat("x", 1000))), nil,
-			"a (owner [31m red " + strings.Repeat("x", 89) + "…)"},
+		{
+			"M114: the owner is shortened, and cannot control a terminal",
+			machine(isDeleted, annotated(hookDomain+"/a", "\x1b[31m red\n"+strings.Repeat("x", 1000))), nil,
+			"a (owner [31m red " + strings.Repeat("x", 89) + "…)",
+		},
 		{"M116: a policy ignores hooks by name", machine(isDeleted, annotated(hookDomain+"/a", "x", hookDomain+"/b", "y")), ignores("b", "c"), "a (owner x)"},
 		{"M116: a policy that names all hooks", machine(isDeleted, annotated(hookDomain+"/a", "x", hookDomain+"/b", "y")), ignores("b", "a"), ""},
 		{"M116: without a policy, no hook is ignored", machine(isDeleted, annotated(hookDomain+"/a", "x")), nil, "a (owner x)"},
@@ -51,7 +54,8 @@ func TestHoldingHooks(t *testing.T) {
 		})
 	}
 	t.Run("M114: at most five hooks are named", func(t *testing.T) {
-		all := annotated(hookDomain+"/a", "", hookDomain+"/b", "", hookDomain+"/c", "", hookDomain+"/d", "", hookDomain+"/e", "", hookDomain+"/f", "", hookDomain+"/g", "")
+		all := annotated(hookDomain+"/a", "", hookDomain+"/b", "", hookDomain+"/c", "", hookDomain+"/d", "", hookDomain+"/e", "", hookDomain+"/f", "",
+			hookDomain+"/g", "")
 		if got, want := machinedrain.HooksText(machinedrain.HoldingHooks(machine(isDeleted, all), nil)), "a, b, c, d, e and 2 more"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -132,7 +136,9 @@ func TestHold(t *testing.T) {
 func TestEndOfHold(t *testing.T) {
 	at := func(second int) string { return after(second).Format(time.RFC3339) }
 	held := func(more ...string) *clusterv1.Machine {
-		return machine(isDeleted, timeouts(60, 0), annotated(append([]string{v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5)}, more...)...))
+		return machine(isDeleted, timeouts(60, 0), annotated(append([]string{
+			v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5),
+		}, more...)...))
 	}
 	inStage := func(stage v1alpha1.NodeMaintenanceStage) *v1alpha1.NodeMaintenance {
 		return &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
@@ -189,7 +195,8 @@ func TestEndOfHold(t *testing.T) {
 	})
 	t.Run("M94, M115: a drain timeout that is set when Pods must be drained again does not count from the hold before", func(t *testing.T) {
 		for _, volumeTimeout := range []int32{0, 60} {
-			m, turn := machine(isDeleted, timeouts(0, volumeTimeout), annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5))), come
+			m, turn := machine(isDeleted, timeouts(0, volumeTimeout),
+				annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainHeldAnnotation, at(5))), come
 			for second := range 3 {
 				machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(withoutTimeout), Turn: turn}, m, after(100+second)).Record(m)
 			}
@@ -241,7 +248,8 @@ func TestEndOfHold(t *testing.T) {
 				t.Error("not skipped")
 			}
 			machinedrain.Release(m, false, false)
-			if machinedrain.HasHook(m) || !machinedrain.IsSuspended(begun(""), m, machinedrain.HoldingHooks(m, nil), "") || machinedrain.IsSuspended(inStage(v1alpha1.StageComplete), m, nil, "") {
+			if machinedrain.HasHook(m) || !machinedrain.IsSuspended(begun(""), m, machinedrain.HoldingHooks(m, nil), "") ||
+				machinedrain.IsSuspended(inStage(v1alpha1.StageComplete), m, nil, "") {
 				t.Errorf("hook %q: annotations %v", hook, m.Annotations)
 			}
 		}
@@ -262,7 +270,8 @@ func TestEndOfHold(t *testing.T) {
 		}
 	})
 	t.Run("M113, M115: hooks suspend a drain in progress before the hold is recorded, whatever deadline has passed, and hold no other stage", func(t *testing.T) {
-		m := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, hookDomain+"/approval", "sre", v1alpha1.DrainStartedAnnotation, at(1)))
+		m := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, hookDomain+"/approval", "sre",
+			v1alpha1.DrainStartedAnnotation, at(1)))
 		drains := begun("")
 		drains.Spec.Evacuation.OnTimeout = v1alpha1.OnTimeoutDelete
 		holding := machinedrain.HoldingHooks(m, nil)
@@ -339,14 +348,29 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 		{name: "M117: the oldest deletion is first after the hold", other: named("a", waits...), drains: draining(1), at: 510, self: named("b")},
 		{name: "M117: a Machine whose drain continues counts", other: named("a", continues...), drains: draining(1), at: 510, self: named("b")},
 		{name: "M117: a Machine waits after its hold while another one drains", other: named("b"), drains: draining(1), at: 500, self: named("a", held...)},
-		{name: "M117: a Machine that is paused after its hold does not count", other: named("a", paused...), drains: draining(1), at: 510, self: named("b"), now: true},
-		{name: "M117: one whose policy cannot be decoded after its hold does not count", other: named("a", waits...), drains: draining(1), isHeld: true, at: 510, self: named("b"), now: true},
-		{name: "M117: a Machine whose drain continues counts also while it is paused", other: named("a", append(paused, continues...)...), drains: draining(1), at: 510, self: named("b")},
-		{name: "M117: the first Machine after a hold waits for others whose hooks are removed together", other: named("b", held...), drains: draining(1), at: 500, self: named("a", held...)},
+		{
+			name: "M117: a Machine that is paused after its hold does not count", other: named("a", paused...), drains: draining(1), at: 510, self: named("b"),
+			now: true,
+		},
+		{
+			name: "M117: one whose policy cannot be decoded after its hold does not count", other: named("a", waits...), drains: draining(1), isHeld: true, at: 510,
+			self: named("b"), now: true,
+		},
+		{
+			name: "M117: a Machine whose drain continues counts also while it is paused", other: named("a", append(paused, continues...)...), drains: draining(1),
+			at: 510, self: named("b"),
+		},
+		{
+			name: "M117: the first Machine after a hold waits for others whose hooks are removed together", other: named("b", held...), drains: draining(1), at: 500,
+			self: named("a", held...),
+		},
 		{name: "M117: it waits until they must have recorded that they wait", other: named("b", held...), drains: draining(1), at: 501, self: named("a", waits...)},
 		{name: "M117: then it begins", other: named("b", waits...), drains: draining(1), at: 502, self: named("a", waits...), now: true},
 		{name: "M117: its wait is limited from the end of the hold", other: named("b"), drains: draining(1), at: 559, self: named("a", waits...)},
-		{name: "M117: its wait for a turn is limited as that of others", other: named("b"), drains: draining(1), at: 560, self: named("a", waits...), now: true, overdue: true},
+		{
+			name: "M117: its wait for a turn is limited as that of others", other: named("b"), drains: draining(1), at: 560, self: named("a", waits...), now: true,
+			overdue: true,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.other, tc.self}, time.Now(), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {

@@ -31,18 +31,20 @@ func IsDraining(m *clusterv1.Machine) bool {
 	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
 }
 
-// withoutMaintenance are the reasons of the conditions of Machines that have no NodeMaintenance, or had none when their annotation became invalid.
+// withoutMaintenance are the reasons of the conditions of Machines that have no NodeMaintenance, or had none when their annotation became
+// invalid.
 var withoutMaintenance = []string{v1alpha1.ReasonNotManaged, v1alpha1.ReasonMachineCompleted, v1alpha1.ReasonInvalidStage}
 
-// MayHaveMaintenance reports whether a NodeMaintenance may exist for a Machine whose policy was deleted: it is being drained, its condition says so, or its
-// maintenance has set an annotation.
+// MayHaveMaintenance reports whether a NodeMaintenance may exist for a Machine whose policy was deleted: it is being drained, its condition
+// says so, or its maintenance has set an annotation.
 func MayHaveMaintenance(m *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	isReported := condition != nil && !slices.Contains(withoutMaintenance, condition.Reason)
 	return IsDraining(m) || isReported || drainRequested(m) != nil || m.Annotations[clusterv1.MachineSkipRemediationAnnotation] == v1alpha1.HookOwner
 }
 
-// RequestedAt returns when the drain of a Machine was requested: by its deletion, its stage annotation or an in-place update. It returns nil if it was not.
+// RequestedAt returns when the drain of a Machine was requested: by its deletion, its stage annotation or an in-place update. It returns
+// nil if it was not.
 func RequestedAt(m *clusterv1.Machine) *time.Time {
 	if !m.DeletionTimestamp.IsZero() {
 		return &m.DeletionTimestamp.Time
@@ -50,10 +52,10 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 	return drainRequested(m)
 }
 
-// HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the Machine
-// has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook. The result of a
-// drain in place does not count: the manager removes the annotation that requests such a drain together with the hook. policy is
-// nil if no policy selects the Machine.
+// HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the
+// Machine has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook.
+// The result of a drain in place does not count: the manager removes the annotation that requests such a drain together with the hook.
+// policy is nil if no policy selects the Machine.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	_, wasRequested := m.Annotations[v1alpha1.DrainRequestedAnnotation]
@@ -67,14 +69,15 @@ func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, main
 	return condition != nil && (policy != nil || !MayBeMaintained(m))
 }
 
-// WasSkipped reports whether the manager has released a deleted Machine because its Node is not drained, see Skip. The condition says so before the hook is
-// removed. A drain that had begun does not continue.
+// WasSkipped reports whether the manager has released a deleted Machine because its Node is not drained, see Skip. The condition says so
+// before the hook is removed. A drain that had begun does not continue.
 func WasSkipped(m *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	return !m.DeletionTimestamp.IsZero() && !HasHook(m) && condition != nil && condition.Reason == v1alpha1.ReasonSkipped
 }
 
-// ContinuesAfterSkip reports whether a NodeMaintenance of this management cluster still drains the Node of a Machine that was skipped, see WasSkipped.
+// ContinuesAfterSkip reports whether a NodeMaintenance of this management cluster still drains the Node of a Machine that was skipped, see
+// WasSkipped.
 func ContinuesAfterSkip(maintenance *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
 	return WasSkipped(machine) && maintenance.Drains() && IsOfManagementCluster(maintenance, managementCluster)
 }
@@ -109,16 +112,18 @@ var clockAnnotations = []string{
 	v1alpha1.DrainStartedAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation,
 }
 
-// Release removes the hook of a deleted Machine. It excludes the Machine from exactly those parts of Cluster API's own drain that have completed
-// or timed out here: a copied exclude annotation is removed. It does not change exclude annotations of other authors. The record of a hold stays, so that
-// a NodeMaintenance that was suspended does not drain the Node when the Machine is released, see suspendsDrain.
+// Release removes the hook of a deleted Machine. It excludes the Machine from exactly those parts of Cluster API's own drain that have
+// completed or timed out here: a copied exclude annotation is removed. It does not change exclude annotations of other authors. The record
+// of a hold stays, so that a NodeMaintenance that was suspended does not drain the Node when the Machine is released, see suspendsDrain.
 func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
 	held, wasHeld := m.Annotations[v1alpha1.DrainHeldAnnotation], WasHeldByHooks(m)
 	delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
 	if EndDrain(m); wasHeld {
 		m.Annotations[v1alpha1.DrainHeldAnnotation] = held
 	}
-	for exclude, over := range map[string]bool{clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver} {
+	for exclude, over := range map[string]bool{
+		clusterv1.ExcludeNodeDrainingAnnotation: drainOver, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: volumesOver,
+	} {
 		switch by, excluded := m.Annotations[exclude]; {
 		case over && !excluded:
 			m.Annotations[exclude] = v1alpha1.HookOwner
@@ -128,16 +133,18 @@ func Release(m *clusterv1.Machine, drainOver, volumesOver bool) {
 	}
 }
 
-// isExcluded reports whether a Machine has one of Cluster API's exclude annotations. One with the value of this provider counts only on a deleted Machine
-// without the hook, because the patch that sets it removes the hook: any other Machine has a copy, or what clusterctl move has left behind.
+// isExcluded reports whether a Machine has one of Cluster API's exclude annotations. One with the value of this provider counts only on a
+// deleted Machine without the hook, because the patch that sets it removes the hook: any other Machine has a copy, or what clusterctl move
+// has left behind.
 func isExcluded(m *clusterv1.Machine, exclude string) bool {
 	by, excluded := m.Annotations[exclude]
 	isReleased := !m.DeletionTimestamp.IsZero() && !HasHook(m)
 	return excluded && (by != v1alpha1.HookOwner || isReleased)
 }
 
-// RemoveExcludes removes the exclude annotations with the value of this provider from a Machine that is running or has the hook: they are copies, or
-// what clusterctl move has left behind. Cluster API would not drain the Node if the Machine were deleted, or its hook removed, with them.
+// RemoveExcludes removes the exclude annotations with the value of this provider from a Machine that is running or has the hook: they are
+// copies, or what clusterctl move has left behind. Cluster API would not drain the Node if the Machine were deleted, or its hook removed,
+// with them.
 func RemoveExcludes(m *clusterv1.Machine) (changed bool) {
 	if !m.DeletionTimestamp.IsZero() && !HasHook(m) {
 		return false // of its release

@@ -13,7 +13,9 @@ import (
 )
 
 func TestRelease(t *testing.T) {
-	hook := []string{v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainStartedAnnotation, "x", "pre-drain.delete.hook.machine.cluster.x-k8s.io/other", "y"}
+	hook := []string{
+		v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner, v1alpha1.DrainStartedAnnotation, "x", "pre-drain.delete.hook.machine.cluster.x-k8s.io/other", "y",
+	}
 	const others = "pre-drain.delete.hook.machine.cluster.x-k8s.io/other"
 	for name, tc := range map[string]struct {
 		more           []string
@@ -21,7 +23,9 @@ func TestRelease(t *testing.T) {
 		want           map[string]string
 	}{
 		"M11, M12: lets Cluster API drain if nothing was drained, and keeps other hooks": {nil, false, false, map[string]string{others: "y"}},
-		"M12: excludes only the drain if volumes did not detach":                         {nil, true, false, map[string]string{others: "y", clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner}},
+		"M12: excludes only the drain if volumes did not detach": {
+			nil, true, false, map[string]string{others: "y", clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner},
+		},
 		"M12: excludes drain and volumes if both are done": {nil, true, true, map[string]string{
 			others: "y", clusterv1.ExcludeNodeDrainingAnnotation: v1alpha1.HookOwner, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: v1alpha1.HookOwner,
 		}},
@@ -60,16 +64,21 @@ func TestHookRemoved(t *testing.T) {
 	}{
 		"M53: another actor removed the hook of a Machine whose condition has no result": {reason: v1alpha1.ReasonMachineDraining, want: true},
 		"M53: it did so before the first condition":                                      {maintenance: requested(v1alpha1.RequestedForDeletion), want: true},
-		"M53: the manager removed the hook of a drained Machine":                         {reason: v1alpha1.ReasonMachineDrained, maintenance: requested(v1alpha1.RequestedForDeletion)},
-		"M53: the manager removed the hook of a Machine that was not drained":            {reason: v1alpha1.ReasonSkipped},
-		"M53: the manager removed the hook of a Machine at its drain timeout":            {reason: v1alpha1.ReasonTimedOut},
+		"M53: the manager removed the hook of a drained Machine": {
+			reason: v1alpha1.ReasonMachineDrained, maintenance: requested(v1alpha1.RequestedForDeletion),
+		},
+		"M53: the manager removed the hook of a Machine that was not drained": {reason: v1alpha1.ReasonSkipped},
+		"M53: the manager removed the hook of a Machine at its drain timeout": {reason: v1alpha1.ReasonTimedOut},
 		"M53: another actor removed the hook of a Machine that was drained in place before": {
 			reason: v1alpha1.ReasonMachineDrained, annotations: []string{v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"}, policy: &all, want: true,
 		},
-		"M9: a Machine without condition and NodeMaintenance was deleted without the hook":     {policy: &all},
-		"M9: a Machine that no policy selects has a condition because of its stage annotation": {reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}},
+		"M9: a Machine without condition and NodeMaintenance was deleted without the hook": {policy: &all},
+		"M9: a Machine that no policy selects has a condition because of its stage annotation": {
+			reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"},
+		},
 		"M17: the manager removed the hook of a Machine during its update in place": {
-			reason: v1alpha1.ReasonMachineDrained, annotations: []string{clusterv1.UpdateInProgressAnnotation, "", v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"},
+			reason:      v1alpha1.ReasonMachineDrained,
+			annotations: []string{clusterv1.UpdateInProgressAnnotation, "", v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"},
 		},
 		"M53: a Machine with a stage annotation that a policy selects had the hook": {
 			reason: v1alpha1.ReasonWaitingForWorkloadCluster, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}, policy: &all, want: true,

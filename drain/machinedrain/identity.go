@@ -14,8 +14,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// OwnerMachine returns the Machine that a NodeMaintenance in the workload cluster of a Cluster serves. ours is false if it serves none, or a
-// Machine of another management cluster or Cluster: two management clusters may share a workload cluster.
+// OwnerMachine returns the Machine that a NodeMaintenance in the workload cluster of a Cluster serves. ours is false if it serves none, or
+// a Machine of another management cluster or Cluster: two management clusters may share a workload cluster.
 func OwnerMachine(m *v1alpha1.NodeMaintenance, managementCluster string, cluster types.NamespacedName) (machine types.NamespacedName, ours bool) {
 	machine, ours = OwnerMachineOfAnyManager(m, cluster)
 	return machine, ours && IsOfManagementCluster(m, managementCluster)
@@ -33,11 +33,12 @@ func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.Namespa
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok
 }
 
-// IsOrphaned reports whether a NodeMaintenance serves a deletion of this running Machine, or a rollout that began in another management cluster, so that no
-// controller continues it here. clusterctl move does not preserve deletions (https://github.com/kubernetes-sigs/cluster-api/issues/3215), nor does a
-// management cluster that is restored from an earlier snapshot, and a Machine may be created again under its name. A maintenance that the Machine's stage
-// annotation requests moves with the annotation. stage is the one that the Machine requires now: if that is Drain, or if an update in place continues, the
-// drain of a deletion in this management cluster continues for it.
+// IsOrphaned reports whether a NodeMaintenance serves a deletion of this running Machine, or a rollout that began in another management
+// cluster, so that no controller continues it here. clusterctl move does not preserve deletions
+// (https://github.com/kubernetes-sigs/cluster-api/issues/3215), nor does a management cluster that is restored from an earlier snapshot,
+// and a Machine may be created again under its name. A maintenance that the Machine's stage annotation requests moves with the annotation.
+// stage is the one that the Machine requires now: if that is Drain, or if an update in place continues, the drain of a deletion in this
+// management cluster continues for it.
 func IsOrphaned(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, stage v1alpha1.NodeMaintenanceStage, managementCluster string) bool {
 	owner, served := OwnerMachineOfAnyManager(m, types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.ClusterName})
 	purpose := m.Annotations[v1alpha1.RequestedForAnnotation]
@@ -46,12 +47,12 @@ func IsOrphaned(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, stage v
 		purpose != v1alpha1.RequestedForStage && (isOfAnother || purpose == v1alpha1.RequestedForDeletion && !isWanted)
 }
 
-// IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or hooks of other owners hold its
-// drain or have held it, see suspendsDrain, or the Machine was released without a drain, see WasSkipped, and the machine controller completes the
-// maintenance next, or the maintenance began in another management cluster and the manager has neither continued nor completed it here. If clusterctl has
-// moved the Machine, it may not be deleted here, or have other drain rules. If it has not, the manager there continues, and knows whether the Machine is
-// paused. machine is nil if it does not exist here, and holding are its HoldingHooks. A NodeMaintenance that is in stage Complete
-// or deleted changes no Pod and ends.
+// IsSuspended reports whether nothing is done for a NodeMaintenance that names a Machine. Either the Machine is paused, or hooks of other
+// owners hold its drain or have held it, see suspendsDrain, or the Machine was released without a drain, see WasSkipped, and the machine
+// controller completes the maintenance next, or the maintenance began in another management cluster and the manager has neither continued
+// nor completed it here. If clusterctl has moved the Machine, it may not be deleted here, or have other drain rules. If it has not, the
+// manager there continues, and knows whether the Machine is paused. machine is nil if it does not exist here, and holding are its
+// HoldingHooks. A NodeMaintenance that is in stage Complete or deleted changes no Pod and ends.
 func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, holding []Hook, managementCluster string) bool {
 	isServed := machine != nil && !IsOfNamesake(m, machine, managementCluster)
 	stops := isServed && (HasPauseAnnotation(machine) || m.Drains() && (suspendsDrain(machine, holding) || WasSkipped(machine)))
@@ -60,21 +61,22 @@ func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, holdin
 	return stops || serves && !ends && !IsOfManagementCluster(m, managementCluster)
 }
 
-// IsOfNamesake reports whether a NodeMaintenance that names this Machine serves another one, of another management cluster: the Machine here has
-// another Node.
+// IsOfNamesake reports whether a NodeMaintenance that names this Machine serves another one, of another management cluster: the Machine
+// here has another Node.
 func IsOfNamesake(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
 	nodes, _ := nodeselection.Names(m)
 	return !IsOfManagementCluster(m, managementCluster) && machine.Status.NodeRef.IsDefined() && !slices.Contains(nodes, machine.Status.NodeRef.Name)
 }
 
-// KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves the
-// Machine. It does while the Machine is being deleted.
+// KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves
+// the Machine. It does while the Machine is being deleted.
 func KeepsNodeCordoned(machine *clusterv1.Machine) bool {
 	return machine != nil && !machine.DeletionTimestamp.IsZero()
 }
 
-// IsRecreated reports whether the manager recreates a NodeMaintenance of a Machine that a user has deleted: the Machine is being deleted, or a
-// NodeMaintenance is wanted for it, see WantedStage. Otherwise the deletion ends the maintenance. machine is nil if it no longer exists.
+// IsRecreated reports whether the manager recreates a NodeMaintenance of a Machine that a user has deleted: the Machine is being deleted,
+// or a NodeMaintenance is wanted for it, see WantedStage. Otherwise the deletion ends the maintenance. machine is nil if it no longer
+// exists.
 func IsRecreated(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) bool {
 	switch {
 	case machine == nil:
@@ -93,10 +95,10 @@ type Identity struct {
 	Node    *corev1.Node
 }
 
-// Is reports whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and selects
-// exactly this Node, by name and by UID. Admission allows only managers to write these annotations. The management cluster may be another
-// one, from which clusterctl moved the Cluster. One that was deleted, and that the manager has let go, does nothing any more, even if a finalizer of another
-// owner keeps it.
+// Is reports whether a NodeMaintenance is that of the Machine's Node: it names the Machine, its Cluster and a management cluster, and
+// selects exactly this Node, by name and by UID. Admission allows only managers to write these annotations. The management cluster may be
+// another one, from which clusterctl moved the Cluster. One that was deleted, and that the manager has let go, does nothing any more, even
+// if a finalizer of another owner keeps it.
 func (i Identity) Is(m *v1alpha1.NodeMaintenance) bool {
 	machine, served := OwnerMachineOfAnyManager(m, i.Cluster)
 	names, byNameOnly := nodeselection.Names(m)
@@ -168,12 +170,12 @@ func (f Found) TakenMessage() string {
 	return message
 }
 
-// maintenanceNamePrefixLength is the maximum length of the Node's name in the name of its NodeMaintenance. With a dash and the hash, the name
-// stays below the 253 characters of an object name.
+// maintenanceNamePrefixLength is the maximum length of the Node's name in the name of its NodeMaintenance. With a dash and the hash, the
+// name stays below the 253 characters of an object name.
 const maintenanceNamePrefixLength = 200
 
-// MaintenanceName returns the first of the names that the NodeMaintenance of a Machine's Node may have. It starts with the name of the Node. It is
-// the same after a restart and after clusterctl move, and differs for a later Node of the same name.
+// MaintenanceName returns the first of the names that the NodeMaintenance of a Machine's Node may have. It starts with the name of the
+// Node. It is the same after a restart and after clusterctl move, and differs for a later Node of the same name.
 func MaintenanceName(machine types.NamespacedName, nodeName string, nodeUID types.UID) string {
 	return maintenanceName(nodeName, machine.String(), nodeName, string(nodeUID))
 }

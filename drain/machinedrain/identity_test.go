@@ -103,9 +103,14 @@ func TestIdentityFind(t *testing.T) {
 		{"M36: finds it by the second name", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: ours(second)}, true, second, []string{first}},
 		{"M36: keeps the second name when the first is free again", map[string]*v1alpha1.NodeMaintenance{second: ours(second)}, true, second, nil},
 		{"M36: has no name if both are taken", map[string]*v1alpha1.NodeMaintenance{first: theirs, second: theirs}, false, "", []string{first, second}},
-		{"M17: uses the second name if a finalizer keeps the deleted first", map[string]*v1alpha1.NodeMaintenance{first: kept(first)}, false, second, []string{first}},
+		{
+			"M17: uses the second name if a finalizer keeps the deleted first", map[string]*v1alpha1.NodeMaintenance{first: kept(first)}, false, second, []string{first},
+		},
 		{"M17: finds the one that replaces it", map[string]*v1alpha1.NodeMaintenance{first: kept(first), second: ours(second)}, true, second, []string{first}},
-		{"M17: has no name if finalizers keep both", map[string]*v1alpha1.NodeMaintenance{first: kept(first), second: kept(second)}, false, "", []string{first, second}},
+		{
+			"M17: has no name if finalizers keep both",
+			map[string]*v1alpha1.NodeMaintenance{first: kept(first), second: kept(second)}, false, "", []string{first, second},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -217,19 +222,23 @@ func TestIsSuspended(t *testing.T) {
 		"M89: deleted in another management cluster": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 			m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.DeletionTimestamp = "elsewhere", ptr.To(metav1.NewTime(time.Unix(0, 0)))
 		}},
-		"M90: completed in another management cluster, where the Machine with that name is not paused": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
-			machinedrain.Complete(m, "elsewhere")
-			machine.Annotations, machine.Status.NodeRef.Name = map[string]string{clusterv1.PausedAnnotation: ""}, "another"
-		}},
+		"M90: completed in another management cluster, where the Machine with that name is not paused": {
+			change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+				machinedrain.Complete(m, "elsewhere")
+				machine.Annotations, machine.Status.NodeRef.Name = map[string]string{clusterv1.PausedAnnotation: ""}, "another"
+			},
+		},
 		"M54: the Machine was released without a drain": {want: true, change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) { skipped(machine) }},
 		"M54: it ends if that was completed": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
 			skipped(machine)
 			machinedrain.Complete(m, "here")
 		}},
-		"M54: the Machine is drained again, although its condition still says that it is skipped": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
-			skipped(machine)
-			machine.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
-		}},
+		"M54: the Machine is drained again, although its condition still says that it is skipped": {
+			change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+				skipped(machine)
+				machine.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+			},
+		},
 		"M54: a running Machine was not released": {change: func(_ *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
 			skipped(machine)
 			machine.DeletionTimestamp = nil
@@ -286,13 +295,19 @@ func TestIsOrphaned(t *testing.T) {
 			orphaned bool
 		}{
 			"started in another management cluster": {orphaned: true},
-			"started here, for a deletion that a snapshot does not have, but the Machine requires a drain in place": {stage: v1alpha1.StageDrain, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
-				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
-			}},
-			"started here, for a deletion that a snapshot does not have, during an update in place that was allowed": {change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
-				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
-				machine.UID, machine.Annotations = "u", map[string]string{clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/u"}
-			}},
+			"started here, for a deletion that a snapshot does not have, but the Machine requires a drain in place": {
+				stage: v1alpha1.StageDrain, change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
+					m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
+				},
+			},
+			"started here, for a deletion that a snapshot does not have, during an update in place that was allowed": {
+				change: func(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) {
+					m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], m.Annotations[v1alpha1.RequestedForAnnotation] = "here", v1alpha1.RequestedForDeletion
+					machine.UID, machine.Annotations = "u", map[string]string{
+						clusterv1.UpdateInProgressAnnotation: "", v1alpha1.UpdateAllowedAnnotation: v1alpha1.ReasonMachineDrained + "/u",
+					}
+				},
+			},
 			"started here": {change: func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine) {
 				m.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = "here"
 			}},

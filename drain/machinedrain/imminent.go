@@ -14,10 +14,12 @@ import (
 // evictions wait for one to two seconds.
 const newDeletion = 2 * time.Second
 
-// ImminentMaintenance returns the Node of a Machine that was deleted a moment ago and has no NodeMaintenance yet, and until when evictions wait
-// for the cordon of this Node: the replacement of an evicted Pod may be scheduled onto it, and would be evicted again. It returns none for a
-// Machine that is paused or held, or whose Node is not drained, and none where the clocks disagree.
-func ImminentMaintenance(m *clusterv1.Machine, cluster types.NamespacedName, maintenances []v1alpha1.NodeMaintenance, now time.Time) (node string, until time.Time) {
+// ImminentMaintenance returns the Node of a Machine that was deleted a moment ago and has no NodeMaintenance yet, and until when evictions
+// wait for the cordon of this Node: the replacement of an evicted Pod may be scheduled onto it, and would be evicted again. It returns none
+// for a Machine that is paused or held, or whose Node is not drained, and none where the clocks disagree.
+func ImminentMaintenance(m *clusterv1.Machine, cluster types.NamespacedName, maintenances []v1alpha1.NodeMaintenance,
+	now time.Time,
+) (node string, until time.Time) {
 	waits := HasPauseAnnotation(m) || IsHeldByHooks(m)
 	if m.DeletionTimestamp.IsZero() || !HasHook(m) || isExcluded(m, clusterv1.ExcludeNodeDrainingAnnotation) || waits ||
 		!m.Status.NodeRef.IsDefined() {

@@ -12,8 +12,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// RequestedStage returns the stage that is requested for the Node of a Machine that is not being deleted: by its stage annotation, or else by
-// an in-place update, see InPlaceStage. It is empty if none is requested or if the annotation is invalid; problem says why it is invalid.
+// RequestedStage returns the stage that is requested for the Node of a Machine that is not being deleted: by its stage annotation, or else
+// by an in-place update, see InPlaceStage. It is empty if none is requested or if the annotation is invalid; problem says why it is
+// invalid.
 func RequestedStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (stage v1alpha1.NodeMaintenanceStage, problem string) {
 	if isStaged(m) {
 		return StageOf(m)
@@ -21,9 +22,9 @@ func RequestedStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (
 	return InPlaceStage(m, policy), ""
 }
 
-// InPlaceStage returns the stage that the Node of a Machine must reach before Cluster API updates the Machine in place: Drain, Cordon, or an empty
-// stage without an update. policy is the one that the Machine follows, nil if no policy selects it. A Machine whose Node users exclude from drains is
-// not drained.
+// InPlaceStage returns the stage that the Node of a Machine must reach before Cluster API updates the Machine in place: Drain, Cordon, or
+// an empty stage without an update. policy is the one that the Machine follows, nil if no policy selects it. A Machine whose Node users
+// exclude from drains is not drained.
 func InPlaceStage(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) v1alpha1.NodeMaintenanceStage {
 	if policy == nil || !IsUpdatedInPlace(m) || isExcluded(m, clusterv1.ExcludeNodeDrainingAnnotation) {
 		return ""
@@ -47,15 +48,16 @@ func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStag
 	return requested
 }
 
-// UpdateContinues reports whether nothing ends the maintenance of a Machine: the manager has allowed its update in place, which Cluster API has not completed,
-// and no stage annotation decides. The updater may have stopped the kubelet. So this does not depend on the policy, which may be missing only for a moment.
+// UpdateContinues reports whether nothing ends the maintenance of a Machine: the manager has allowed its update in place, which Cluster API
+// has not completed, and no stage annotation decides. The updater may have stopped the kubelet. So this does not depend on the policy,
+// which may be missing only for a moment.
 func UpdateContinues(m *clusterv1.Machine) bool {
 	return m.DeletionTimestamp.IsZero() && !isStaged(m) && IsUpdatedInPlace(m) && UpdateAllowed(m)
 }
 
-// AllowUpdate sets the annotation UpdateAllowedAnnotation when the Node has reached the stage that an in-place update requires: reason is that
-// of the Machine's condition. A timeout ends the wait as it does for a deletion. The annotation then stays, so that an update that has begun
-// is not interrupted, also if its policy then requires no stage, and is removed when Cluster API has completed the update.
+// AllowUpdate sets the annotation UpdateAllowedAnnotation when the Node has reached the stage that an in-place update requires: reason is
+// that of the Machine's condition. A timeout ends the wait as it does for a deletion. The annotation then stays, so that an update that has
+// begun is not interrupted, also if its policy then requires no stage, and is removed when Cluster API has completed the update.
 func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
 		required := InPlaceStage(m, policy)
@@ -71,14 +73,14 @@ func AllowUpdate(policy *v1alpha1.MachineDrainPolicy, reason string) func(*clust
 	}
 }
 
-// IsUnchanged reports whether a NodeMaintenance as the API server has it is the one that was read from the cache, with the same spec. Its stage
-// has not changed then, and it has not been deleted: a deletion increases the generation.
+// IsUnchanged reports whether a NodeMaintenance as the API server has it is the one that was read from the cache, with the same spec. Its
+// stage has not changed then, and it has not been deleted: a deletion increases the generation.
 func IsUnchanged(stored, cached *v1alpha1.NodeMaintenance) bool {
 	return stored.UID == cached.UID && stored.Generation == cached.Generation
 }
 
-// MayBeMaintained reports whether a maintenance of the Node of a running Machine may be requested. It does not know the policy, which decides about
-// in-place updates: see RequestedStage.
+// MayBeMaintained reports whether a maintenance of the Node of a running Machine may be requested. It does not know the policy, which
+// decides about in-place updates: see RequestedStage.
 func MayBeMaintained(m *clusterv1.Machine) bool {
 	return isStaged(m) || IsUpdatedInPlace(m)
 }
@@ -98,15 +100,16 @@ func isStaged(m *clusterv1.Machine) bool {
 	return staged
 }
 
-// IsUpdatedInPlace reports whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has completed.
+// IsUpdatedInPlace reports whether Cluster API updates a Machine in place. Cluster API removes the annotation when the update has
+// completed.
 func IsUpdatedInPlace(m *clusterv1.Machine) bool {
 	_, updating := m.Annotations[clusterv1.UpdateInProgressAnnotation]
 	return updating
 }
 
-// MayUpdate returns whether the in-place update of a Machine may begin, and otherwise what it waits for. The Machine must be as the API server
-// has it: a cached one may have the permission of an earlier update. policy is the one that the Machine follows, nil if no policy selects it; it
-// is not needed for a Machine that has UpdateAllowedAnnotation.
+// MayUpdate returns whether the in-place update of a Machine may begin, and otherwise what it waits for. The Machine must be as the API
+// server has it: a cached one may have the permission of an earlier update. policy is the one that the Machine follows, nil if no policy
+// selects it; it is not needed for a Machine that has UpdateAllowedAnnotation.
 func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allowed bool, message string) {
 	required := InPlaceStage(m, policy)
 	switch {
@@ -128,10 +131,12 @@ func UpdateAllowed(m *clusterv1.Machine) bool {
 	return boundValue(m, v1alpha1.UpdateAllowedAnnotation) != ""
 }
 
-// waitOfUpdate says what the in-place update of a Machine waits for. A condition with status True is that of an earlier or another maintenance.
+// waitOfUpdate says what the in-place update of a Machine waits for. A condition with status True is that of an earlier or another
+// maintenance.
 func waitOfUpdate(m *clusterv1.Machine, required v1alpha1.NodeMaintenanceStage) string {
 	if stage, problem := StageOf(m); problem == "" && stage != "" && (stage == v1alpha1.StageComplete || StageBefore(stage, required)) {
-		return fmt.Sprintf("Waiting for stage %s of the Node: the annotation %s: %s of the Machine takes precedence; set it to %s or remove it", required, v1alpha1.MachineStageAnnotation, stage, required)
+		return fmt.Sprintf("Waiting for stage %s of the Node: the annotation %s: %s of the Machine takes precedence; set it to %s or remove it", required,
+			v1alpha1.MachineStageAnnotation, stage, required)
 	}
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	if condition == nil || condition.Status != metav1.ConditionFalse {

@@ -35,17 +35,21 @@ func TestRequestedStage(t *testing.T) {
 		policy  *v1alpha1.MachineDrainPolicy
 		want    v1alpha1.NodeMaintenanceStage
 	}{
-		"M83: drains before an in-place update":                                            {updated(), drain, v1alpha1.StageDrain},
-		"M83: cordons before an in-place update":                                           {updated(), cordon, v1alpha1.StageCordon},
-		"M83: ignores an in-place update":                                                  {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
-		"M83: ignores an in-place update by default":                                       {updated(), inPlace(""), ""},
-		"M83: ignores an in-place update without a policy":                                 {updated(), nil, ""},
-		"M83: requests nothing without an in-place update":                                 {&clusterv1.Machine{}, drain, ""},
-		"M83: does not drain a Machine that is excluded from drains":                       {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
-		"M83: ignores the exclusion that an earlier release has left behind":               {updated(clusterv1.ExcludeNodeDrainingAnnotation, v1alpha1.HookOwner), drain, v1alpha1.StageDrain},
-		"M83: a stage annotation takes precedence over the policy":                         {updated(staged, "Cordon"), drain, v1alpha1.StageCordon},
-		"M83: a stage annotation with an invalid value takes precedence":                   {updated(staged, "Reboot"), drain, ""},
-		"M83: a stage annotation drains a Machine that is excluded from drains by request": {updated(staged, "Drain", clusterv1.ExcludeNodeDrainingAnnotation, ""), nil, v1alpha1.StageDrain},
+		"M83: drains before an in-place update":                      {updated(), drain, v1alpha1.StageDrain},
+		"M83: cordons before an in-place update":                     {updated(), cordon, v1alpha1.StageCordon},
+		"M83: ignores an in-place update":                            {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
+		"M83: ignores an in-place update by default":                 {updated(), inPlace(""), ""},
+		"M83: ignores an in-place update without a policy":           {updated(), nil, ""},
+		"M83: requests nothing without an in-place update":           {&clusterv1.Machine{}, drain, ""},
+		"M83: does not drain a Machine that is excluded from drains": {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
+		"M83: ignores the exclusion that an earlier release has left behind": {
+			updated(clusterv1.ExcludeNodeDrainingAnnotation, v1alpha1.HookOwner), drain, v1alpha1.StageDrain,
+		},
+		"M83: a stage annotation takes precedence over the policy":       {updated(staged, "Cordon"), drain, v1alpha1.StageCordon},
+		"M83: a stage annotation with an invalid value takes precedence": {updated(staged, "Reboot"), drain, ""},
+		"M83: a stage annotation drains a Machine that is excluded from drains by request": {
+			updated(staged, "Drain", clusterv1.ExcludeNodeDrainingAnnotation, ""), nil, v1alpha1.StageDrain,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -72,23 +76,29 @@ func TestAllowUpdate(t *testing.T) {
 		reason  string
 		want    string
 	}{
-		"M84: allows the update of a drained Node":                                  {updated(), drain, v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: allows the update after a timeout":                                    {updated(), drain, v1alpha1.ReasonTimedOut, "TimedOut"},
-		"M84: allows the update of a Node that is out of service":                   {updated(), drain, v1alpha1.ReasonSkipped, "Skipped"},
-		"M84: does not allow the update during the drain":                           {updated(), drain, v1alpha1.ReasonMachineDraining, ""},
-		"M84: does not allow the update while the Machine waits":                    {updated(), drain, v1alpha1.ReasonWaitingForTurn, ""},
-		"M84: does not allow the update of a Node that is only cordoned":            {updated(), drain, v1alpha1.ReasonMachineCordoned, ""},
-		"M84: allows the update of a cordoned Node":                                 {updated(), cordon, v1alpha1.ReasonMachineCordoned, "Cordoned"},
-		"M84: does not allow the update before the Node is cordoned":                {updated(), cordon, v1alpha1.ReasonMachineCordoning, ""},
-		"M84: allows nothing where the policy requires nothing":                     {updated(), inPlace(""), v1alpha1.ReasonMachineDrained, ""},
-		"M84: allows nothing without an update":                                     {&clusterv1.Machine{}, drain, v1alpha1.ReasonMachineDrained, ""},
-		"M84: keeps the permission until the update has completed":                  {updated(allowed, "Drained"), drain, v1alpha1.ReasonMachineDraining, "Drained"},
-		"M84: replaces a copy of the permission of another Machine":                 {updated(allowed, "Drained/other"), drain, v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: withdraws the permission when the update has completed":               {annotatedMachine(allowed, "Drained"), drain, v1alpha1.ReasonMachineDrained, ""},
-		"M84: keeps the permission when the policy requires nothing any more":       {updated(allowed, "Drained"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: keeps the permission when no policy selects the Machine any more":     {updated(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, "Drained"},
-		"M84: withdraws it without a policy when the update has completed":          {annotatedMachine(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, ""},
-		"M84: withdraws a copy of another Machine when the policy requires nothing": {updated(allowed, "Drained/other"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, ""},
+		"M84: allows the update of a drained Node":                       {updated(), drain, v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: allows the update after a timeout":                         {updated(), drain, v1alpha1.ReasonTimedOut, "TimedOut"},
+		"M84: allows the update of a Node that is out of service":        {updated(), drain, v1alpha1.ReasonSkipped, "Skipped"},
+		"M84: does not allow the update during the drain":                {updated(), drain, v1alpha1.ReasonMachineDraining, ""},
+		"M84: does not allow the update while the Machine waits":         {updated(), drain, v1alpha1.ReasonWaitingForTurn, ""},
+		"M84: does not allow the update of a Node that is only cordoned": {updated(), drain, v1alpha1.ReasonMachineCordoned, ""},
+		"M84: allows the update of a cordoned Node":                      {updated(), cordon, v1alpha1.ReasonMachineCordoned, "Cordoned"},
+		"M84: does not allow the update before the Node is cordoned":     {updated(), cordon, v1alpha1.ReasonMachineCordoning, ""},
+		"M84: allows nothing where the policy requires nothing":          {updated(), inPlace(""), v1alpha1.ReasonMachineDrained, ""},
+		"M84: allows nothing without an update":                          {&clusterv1.Machine{}, drain, v1alpha1.ReasonMachineDrained, ""},
+		"M84: keeps the permission until the update has completed":       {updated(allowed, "Drained"), drain, v1alpha1.ReasonMachineDraining, "Drained"},
+		"M84: replaces a copy of the permission of another Machine": {
+			updated(allowed, "Drained/other"), drain, v1alpha1.ReasonMachineDrained, "Drained",
+		},
+		"M84: withdraws the permission when the update has completed": {annotatedMachine(allowed, "Drained"), drain, v1alpha1.ReasonMachineDrained, ""},
+		"M84: keeps the permission when the policy requires nothing any more": {
+			updated(allowed, "Drained"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, "Drained",
+		},
+		"M84: keeps the permission when no policy selects the Machine any more": {updated(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, "Drained"},
+		"M84: withdraws it without a policy when the update has completed":      {annotatedMachine(allowed, "Drained"), nil, v1alpha1.ReasonMachineDrained, ""},
+		"M84: withdraws a copy of another Machine when the policy requires nothing": {
+			updated(allowed, "Drained/other"), inPlace(v1alpha1.InPlaceUpdatesIgnore), v1alpha1.ReasonMachineDrained, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -181,14 +191,23 @@ func TestMayUpdate(t *testing.T) {
 		"M85: does not trust a copy of the permission of another Machine": {updated(allowed, "Drained/other"), drain, "to begin stage Drain"},
 		"M85: allows an update of an excluded Machine":                    {updated(clusterv1.ExcludeNodeDrainingAnnotation, ""), drain, ""},
 		"M85: waits until the manager has observed the update":            {updated(), drain, "to begin stage Drain"},
-		"M85: does not trust the condition of an earlier drain":           {with(updated(), metav1.ConditionTrue, "Drained", "The Node is drained"), drain, "to begin stage Drain"},
-		"M85: says what the drain waits for":                              {with(updated(), metav1.ConditionFalse, "Draining", "Pod a/b: waits\n* for\x1b[2J it"), drain, "stage Drain of the Node (Draining): Pod a/b: waits\n* for [2J it"},
-		"M85: waits for a cordon":                                         {with(updated(), metav1.ConditionFalse, "Cordoning", "x"), cordon, "stage Cordon of the Node (Cordoning): x"},
-		"M85: names a stage annotation that takes precedence":             {updated(staged, "Cordon"), drain, "the annotation maintenance.cluster.x-k8s.io/stage: Cordon"},
-		"M85: names a stage annotation that completes":                    {updated(staged, "Complete"), cordon, "stage: Complete of the Machine takes precedence"},
-		"M85: waits for the drain that a stage annotation requests":       {with(updated(staged, "Drain"), metav1.ConditionFalse, "Draining", "x"), cordon, "(Draining): x"},
-		"M85: does not update a Machine that is being deleted":            {deleted, drain, "being deleted"},
-		"M85: does not repeat an update that has completed":               {annotatedMachine(allowed, "Drained"), drain, "has completed"},
+		"M85: does not trust the condition of an earlier drain": {
+			with(updated(), metav1.ConditionTrue, "Drained", "The Node is drained"), drain, "to begin stage Drain",
+		},
+		"M85: says what the drain waits for": {
+			with(updated(), metav1.ConditionFalse, "Draining", "Pod a/b: waits\n* for\x1b[2J it"), drain,
+			"stage Drain of the Node (Draining): Pod a/b: waits\n* for [2J it",
+		},
+		"M85: waits for a cordon": {
+			with(updated(), metav1.ConditionFalse, "Cordoning", "x"), cordon, "stage Cordon of the Node (Cordoning): x",
+		},
+		"M85: names a stage annotation that takes precedence": {updated(staged, "Cordon"), drain, "the annotation maintenance.cluster.x-k8s.io/stage: Cordon"},
+		"M85: names a stage annotation that completes":        {updated(staged, "Complete"), cordon, "stage: Complete of the Machine takes precedence"},
+		"M85: waits for the drain that a stage annotation requests": {
+			with(updated(staged, "Drain"), metav1.ConditionFalse, "Draining", "x"), cordon, "(Draining): x",
+		},
+		"M85: does not update a Machine that is being deleted": {deleted, drain, "being deleted"},
+		"M85: does not repeat an update that has completed":    {annotatedMachine(allowed, "Drained"), drain, "has completed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -15,7 +15,8 @@ import (
 
 // Limit is the maxParallelDrains under which a Machine counts: with the other Machines of its Cluster that follow the same policy.
 type Limit struct {
-	// Policy is the name of the MachineDrainPolicy that sets it. It is empty if no policy selects the Machine, or if it is not known which does.
+	// Policy is the name of the MachineDrainPolicy that sets it. It is empty if no policy selects the Machine, or if it is not known which
+	// does.
 	Policy string
 	// Max is nil if there is no limit.
 	Max *intstr.IntOrString
@@ -23,8 +24,8 @@ type Limit struct {
 	Patience time.Duration
 }
 
-// LimitOf returns the limit of the policy that a Machine follows. policy is nil if no policy selects the Machine any more, maybe for a moment only: the
-// limit is then the one that the Machine has recorded, see RecordLimit.
+// LimitOf returns the limit of the policy that a Machine follows. policy is nil if no policy selects the Machine any more, maybe for a
+// moment only: the limit is then the one that the Machine has recorded, see RecordLimit.
 func LimitOf(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) Limit {
 	if policy != nil {
 		return Limit{Policy: policy.Name, Max: policy.Spec.MaxParallelDrains, Patience: seconds(&policy.Spec.TurnPatienceSeconds)}
@@ -52,7 +53,8 @@ func AwaitPolicy(since, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// WithoutPolicyMessage is added to the message of a drain whose MachineDrainPolicy was deleted or changed. reason is that of the condition of the Machine.
+// WithoutPolicyMessage is added to the message of a drain whose MachineDrainPolicy was deleted or changed. reason is that of the condition
+// of the Machine.
 func WithoutPolicyMessage(m *clusterv1.Machine, reason string) string {
 	former := LimitOf(m, nil).Policy
 	if reason != v1alpha1.ReasonWaitingForTurn || former == "" {
@@ -62,8 +64,8 @@ func WithoutPolicyMessage(m *clusterv1.Machine, reason string) string {
 		former + " limits its drain, which otherwise uses the defaults"
 }
 
-// RecordLimit records on a Machine under which limit it waits for a turn, or will when hooks of other owners no longer hold its drain. Without a policy, the
-// record stays.
+// RecordLimit records on a Machine under which limit it waits for a turn, or will when hooks of other owners no longer hold its drain.
+// Without a policy, the record stays.
 func (c Clock) RecordLimit(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (changed bool) {
 	limit := LimitOf(m, policy)
 	switch {

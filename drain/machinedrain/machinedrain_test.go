@@ -45,7 +45,9 @@ func TestPolicyFor(t *testing.T) {
 		return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}
 	}
 	invalid := func(more ...v1alpha1.LabelSelectorRequirement) *v1alpha1.LabelSelector {
-		return &v1alpha1.LabelSelector{MatchExpressions: append([]v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "in", Values: []v1alpha1.LabelValue{"b"}}}, more...)}
+		return &v1alpha1.LabelSelector{
+			MatchExpressions: append([]v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "in", Values: []v1alpha1.LabelValue{"b"}}}, more...),
+		}
 	}
 	ofMachines := func(name string, selector *v1alpha1.LabelSelector) v1alpha1.MachineDrainPolicy {
 		return policy(name, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = selector })
@@ -56,14 +58,18 @@ func TestPolicyFor(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
 		policies []v1alpha1.MachineDrainPolicy
-		// want is the policy that selects the Machine, undecided the one that may, and settings the one whose settings apply if the Machine has the hook.
+		// want is the policy that selects the Machine, undecided the one that may, and settings the one whose settings apply if the Machine has
+		// the hook.
 		want, undecided, settings string
 		unread, wantUnread        string // unread are names that are separated by spaces
 	}{
 		{name: "selects no policy if there is none"},
 		{name: "selects an empty policy for all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
 		{name: "selects the first match by name", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
-		{name: "ignores policies of other namespaces", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })}},
+		{
+			name:     "ignores policies of other namespaces",
+			policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })},
+		},
 		{name: "applies the machineSelector", policies: []v1alpha1.MachineDrainPolicy{
 			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "b") }),
 			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "a") }),
@@ -72,11 +78,28 @@ func TestPolicyFor(t *testing.T) {
 			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
 			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
 		}, want: "b"},
-		{name: "M103: an invalid machineSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, undecided: "a", settings: "a"},
-		{name: "M103: an invalid clusterSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofClusters("a", invalid())}, undecided: "a", settings: "a"},
-		{name: "M103: In without values is invalid", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}})}, undecided: "a", settings: "a"},
-		{name: "M103: an invalid label key may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("a key", ""))}, undecided: "a", settings: "a"},
-		{name: "M103: an invalid label value may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("pool", "a b"))}, undecided: "a", settings: "a"},
+		{
+			name: "M103: an invalid machineSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: an invalid clusterSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofClusters("a", invalid())}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: In without values is invalid",
+			policies: []v1alpha1.MachineDrainPolicy{
+				ofMachines("a", &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}),
+			}, undecided: "a", settings: "a",
+		},
+		{
+			name: "M103: an invalid label key may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("a key", ""))}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: an invalid label value may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("pool", "a b"))},
+			undecided: "a", settings: "a",
+		},
 		{name: "M103: the valid requirements of an invalid selector exclude the Machine", policies: []v1alpha1.MachineDrainPolicy{
 			ofMachines("a", invalid(v1alpha1.LabelSelectorRequirement{Key: "pool", Operator: "In", Values: []v1alpha1.LabelValue{"b"}})),
 		}},
@@ -88,14 +111,32 @@ func TestPolicyFor(t *testing.T) {
 				p.Spec.ClusterSelector, p.Spec.MachineSelector = labelled("env", "dev"), invalid()
 			}),
 		}},
-		{name: "M103: a valid policy precedes an invalid one", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid()), policy("b")}, want: "b", settings: "b"},
-		{name: "M103: the first of two invalid policies applies", policies: []v1alpha1.MachineDrainPolicy{ofMachines("b", invalid()), ofMachines("a", invalid())}, undecided: "a", settings: "a"},
+		{
+			name: "M103: a valid policy precedes an invalid one", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid()), policy("b")}, want: "b",
+			settings: "b",
+		},
+		{
+			name: "M103: the first of two invalid policies applies", policies: []v1alpha1.MachineDrainPolicy{ofMachines("b", invalid()), ofMachines("a", invalid())},
+			undecided: "a", settings: "a",
+		},
 		{name: "M98: a policy that cannot be read may select the Machine", unread: "d c", wantUnread: "c"},
-		{name: "M98: a policy that cannot be read precedes those that come later by name", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c a", wantUnread: "a"},
-		{name: "M98: a policy that comes first by name precedes one that cannot be read", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c", want: "b"},
-		{name: "M98: a policy that cannot be read precedes one with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, unread: "b", wantUnread: "b"},
+		{
+			name: "M98: a policy that cannot be read precedes those that come later by name", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c a",
+			wantUnread: "a",
+		},
+		{
+			name: "M98: a policy that comes first by name precedes one that cannot be read", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c",
+			want: "b",
+		},
+		{
+			name: "M98: a policy that cannot be read precedes one with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())},
+			unread: "b", wantUnread: "b",
+		},
 		{name: "M98: a policy that has just been fixed is known", policies: []v1alpha1.MachineDrainPolicy{policy("a")}, unread: "a", want: "a"},
-		{name: "ignores a policy that is being deleted", policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })}},
+		{
+			name:     "ignores a policy that is being deleted",
+			policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			nameOf := func(p *v1alpha1.MachineDrainPolicy) string {
@@ -148,18 +189,38 @@ func TestSkip(t *testing.T) {
 		{"M10: drains an ordinary Machine", facts(), machinedrain.NotSkipped},
 		{"M10: skips if the Cluster is being deleted", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }), machinedrain.SkipClusterDeleting},
 		{"M10: skips without a nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = "" }), machinedrain.SkipNoNode},
-		{"M87: waits for the lookup of the Node without a nodeRef", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }), machinedrain.NotSkipped},
-		{"M87: does not wait for the lookup of a Node that is not drained", facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }, annotated), machinedrain.SkipExcluded},
-		{"M10: skips if the control plane object is being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneDeleting},
-		{"M10: skips if all control plane Machines are being deleted", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane},
-		{"M10: drains if the control plane is external and has no Machines", facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped},
+		{
+			"M87: waits for the lookup of the Node without a nodeRef",
+			facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }), machinedrain.NotSkipped,
+		},
+		{
+			"M87: does not wait for the lookup of a Node that is not drained",
+			facts(func(f *machinedrain.Facts) { f.Machine.Status.NodeRef.Name = ""; f.NodeUnknown = true }, annotated), machinedrain.SkipExcluded,
+		},
+		{
+			"M10: skips if the control plane object is being deleted",
+			facts(func(f *machinedrain.Facts) { f.ControlPlaneDeleting = true }), machinedrain.SkipControlPlaneDeleting,
+		},
+		{
+			"M10: skips if all control plane Machines are being deleted",
+			facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0 }), machinedrain.SkipNoControlPlane,
+		},
+		{
+			"M10: drains if the control plane is external and has no Machines",
+			facts(func(f *machinedrain.Facts) { f.ControlPlaneMachines = 0; f.ControlPlaneExternal = true }), machinedrain.NotSkipped,
+		},
 		{"M10: skips a Machine with the exclude annotation", facts(annotated), machinedrain.SkipExcluded},
 		{"M107: drains a Machine with the hook to which the exclude annotation of a release was copied", facts(copied), machinedrain.NotSkipped},
 		{"M10: skips if the Machine already waits for pre-terminate hooks", facts(func(f *machinedrain.Facts) {
 			f.Machine.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
 		}), machinedrain.SkipPreTerminateStarted},
-		{"M10: skips if the infrastructure machine does not exist", facts(func(f *machinedrain.Facts) { f.InfraMachineDeleted = true }), machinedrain.SkipInfraMachineDeleted},
-		{"M10: names the deletion of the Cluster first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting},
+		{
+			"M10: skips if the infrastructure machine does not exist",
+			facts(func(f *machinedrain.Facts) { f.InfraMachineDeleted = true }), machinedrain.SkipInfraMachineDeleted,
+		},
+		{
+			"M10: names the deletion of the Cluster first", facts(func(f *machinedrain.Facts) { f.ClusterDeleting = true }, annotated), machinedrain.SkipClusterDeleting,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := machinedrain.Skip(tc.facts); got != tc.want {
@@ -184,8 +245,10 @@ func TestSkipNode(t *testing.T) {
 		"M81: drains a Node":                                      {node(corev1.ConditionTrue), machinedrain.NotSkipped},
 		"M81: drains an unreachable Node":                         {node(corev1.ConditionUnknown, corev1.TaintNodeUnreachable), machinedrain.NotSkipped},
 		"M81: drains a Node with the taint whose kubelet answers": {node(corev1.ConditionTrue, corev1.TaintNodeOutOfService), machinedrain.NotSkipped},
-		"M81: does not drain an unreachable Node with the taint":  {node(corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), machinedrain.SkipOutOfService},
-		"M12: does not drain a Node that does not exist":          {nil, machinedrain.SkipNodeGone},
+		"M81: does not drain an unreachable Node with the taint": {
+			node(corev1.ConditionUnknown, corev1.TaintNodeUnreachable, corev1.TaintNodeOutOfService), machinedrain.SkipOutOfService,
+		},
+		"M12: does not drain a Node that does not exist": {nil, machinedrain.SkipNodeGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.SkipNode(test.node); got != test.want {
@@ -410,7 +473,8 @@ func TestTallyOf(t *testing.T) {
 	}
 	clusters := map[string]map[string]string{"one": nil, "two": nil}
 	policies := []v1alpha1.MachineDrainPolicy{policy("a"), policy("b")}
-	if got, want := machinedrain.TallyOf(&policies[0], policies, all, clusters), (machinedrain.Tally{Clusters: 2, Machines: 4, Draining: []*clusterv1.Machine{&all[1]}}); !reflect.DeepEqual(got, want) {
+	if got, want := machinedrain.TallyOf(&policies[0], policies, all, clusters),
+		(machinedrain.Tally{Clusters: 2, Machines: 4, Draining: []*clusterv1.Machine{&all[1]}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := machinedrain.TallyOf(&policies[1], policies, all, clusters); !reflect.DeepEqual(got, machinedrain.Tally{}) {
@@ -434,7 +498,9 @@ func TestInvalidRuleMessage(t *testing.T) {
 func TestDrainProgress(t *testing.T) {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	cordonFailed := m.DeepCopy()
-	cordonFailed.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCordonFailed, Message: "Node n cannot be cordoned: frozen"}}
+	cordonFailed.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCordonFailed, Message: "Node n cannot be cordoned: frozen",
+	}}
 	for _, tc := range []struct {
 		name            string
 		maintenance     *v1alpha1.NodeMaintenance

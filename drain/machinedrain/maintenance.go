@@ -50,8 +50,8 @@ var reasons = map[string]string{
 // reasonUpdate is the value of spec.reason during an in-place update; %s is the Machine.
 const reasonUpdate = "Cluster API updates Machine %s in place"
 
-// Maintenance builds the NodeMaintenance of a Machine's Node. A Node has one for all purposes, so that the deletion of a Machine continues a
-// maintenance that a rollout or the stage annotation has started.
+// Maintenance builds the NodeMaintenance of a Machine's Node. A Node has one for all purposes, so that the deletion of a Machine continues
+// a maintenance that a rollout or the stage annotation has started.
 func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	r.Stage, r.For = cmp.Or(r.Stage, v1alpha1.StageDrain), cmp.Or(r.For, v1alpha1.RequestedForDeletion)
 	machine := types.NamespacedName{Namespace: r.Machine.Namespace, Name: r.Machine.Name}
@@ -108,9 +108,9 @@ func reason(purpose string, m *clusterv1.Machine) string {
 	return text.Cut(reason, text.MaxMessage)
 }
 
-// drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, the plan does not order Pods with the same drain
-// order, whatever their priority, as in Cluster API (M35). The entries are explicit, because the schema defaults an absent plan to the
-// tiers of KEP-4212.
+// drainPlan returns the drain plan of a Machine and its defaults. Unless the policy sets a plan, the plan does not order Pods with the same
+// drain order, whatever their priority, as in Cluster API (M35). The entries are explicit, because the schema defaults an absent plan to
+// the tiers of KEP-4212.
 func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, v1alpha1.DrainPlanDefaults) {
 	var entries []v1alpha1.DrainPlanEntry
 	var defaults v1alpha1.DrainPlanDefaults
@@ -129,8 +129,8 @@ func drainPlan(policy *v1alpha1.MachineDrainPolicy) ([]v1alpha1.DrainPlanEntry, 
 	return entries, defaults
 }
 
-// Update changes a present NodeMaintenance to the desired one: its stage only moves forward, and its rules and evacuation policy follow edits.
-// The drain plan is immutable, see MustRecreate.
+// Update changes a present NodeMaintenance to the desired one: its stage only moves forward, and its rules and evacuation policy follow
+// edits. The drain plan is immutable, see MustRecreate.
 func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	changed = adopt(present, desired.Annotations[v1alpha1.OwnerManagementClusterAnnotation])
 	if StageBefore(present.Spec.Stage, desired.Spec.Stage) {
@@ -169,8 +169,8 @@ func Update(present, desired *v1alpha1.NodeMaintenance) (changed bool) {
 	return changed
 }
 
-// MustRecreate reports whether the present NodeMaintenance only announces the maintenance of a Node, with another drain plan than the desired one. The plan
-// is immutable, and nothing has happened yet.
+// MustRecreate reports whether the present NodeMaintenance only announces the maintenance of a Node, with another drain plan than the
+// desired one. The plan is immutable, and nothing has happened yet.
 func MustRecreate(present, desired *v1alpha1.NodeMaintenance) bool {
 	isAnnounced := present != nil && present.Spec.Stage == v1alpha1.StageIdle && StageBefore(v1alpha1.StageIdle, desired.Spec.Stage)
 	inEffect := func(m *v1alpha1.NodeMaintenance) []v1alpha1.DrainPlanEntry {
@@ -241,9 +241,9 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	return policy
 }
 
-// DaemonSetPods returns what the drain rules of a Machine say about the Pods of DaemonSets now. present is its NodeMaintenance, nil if it does
-// not exist. If the policy drains these Pods, they are skipped until the volumes have detached, because the node plugin of a CSI driver is one
-// of them. Then the rule that skips them is lifted and not restored.
+// DaemonSetPods returns what the drain rules of a Machine say about the Pods of DaemonSets now. present is its NodeMaintenance, nil if it
+// does not exist. If the policy drains these Pods, they are skipped until the volumes have detached, because the node plugin of a CSI
+// driver is one of them. Then the rule that skips them is lifted and not restored.
 func DaemonSetPods(policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMaintenance) v1alpha1.DaemonSetPodsPolicy {
 	if DrainsDaemonSets(policy) && DaemonSetRuleLifted(present) {
 		return v1alpha1.DaemonSetPodsDrain
@@ -256,8 +256,8 @@ func DrainsDaemonSets(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.DaemonSetPods == v1alpha1.DaemonSetPodsDrain
 }
 
-// DaemonSetRuleLifted reports whether a manager has lifted the drain rule of a Machine's NodeMaintenance that skips the Pods of DaemonSets: it had waited for
-// the volumes. That another actor has removed the rule says nothing about them.
+// DaemonSetRuleLifted reports whether a manager has lifted the drain rule of a Machine's NodeMaintenance that skips the Pods of DaemonSets:
+// it had waited for the volumes. That another actor has removed the rule says nothing about them.
 func DaemonSetRuleLifted(m *v1alpha1.NodeMaintenance) bool {
 	return m != nil && m.Annotations[v1alpha1.VolumesDetachedAnnotation] != "" && !slices.ContainsFunc(m.Spec.DrainRules, isDaemonSetRule)
 }

@@ -48,11 +48,13 @@ func TestMustRecreate(t *testing.T) {
 	}{
 		"M125: an announcement with another plan is recreated for the drain":     {of(nil, v1alpha1.StageIdle), of(planned, v1alpha1.StageDrain), true},
 		"M125: also with other defaults, and while the Machine waits for a turn": {of(planned, v1alpha1.StageIdle), of(tiers, v1alpha1.StageCordon), true},
-		"M125: one with the same plan is continued":                              {of(planned, v1alpha1.StageIdle), of(planned.DeepCopy(), v1alpha1.StageDrain), false},
-		"M125: one that still only announces is kept":                            {of(nil, v1alpha1.StageIdle), of(planned, v1alpha1.StageIdle), false},
-		"M125: a NodeMaintenance that has cordoned the Node is kept":             {of(nil, v1alpha1.StageCordon), of(planned, v1alpha1.StageDrain), false},
-		"M125: one that drains the Node is kept":                                 {of(nil, v1alpha1.StageDrain), of(planned, v1alpha1.StageDrain), false},
-		"M125: one that does not exist is created":                               {nil, of(planned, v1alpha1.StageDrain), false},
+		"M125: one with the same plan is continued": {
+			of(planned, v1alpha1.StageIdle), of(planned.DeepCopy(), v1alpha1.StageDrain), false,
+		},
+		"M125: one that still only announces is kept":                {of(nil, v1alpha1.StageIdle), of(planned, v1alpha1.StageIdle), false},
+		"M125: a NodeMaintenance that has cordoned the Node is kept": {of(nil, v1alpha1.StageCordon), of(planned, v1alpha1.StageDrain), false},
+		"M125: one that drains the Node is kept":                     {of(nil, v1alpha1.StageDrain), of(planned, v1alpha1.StageDrain), false},
+		"M125: one that does not exist is created":                   {nil, of(planned, v1alpha1.StageDrain), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := machinedrain.MustRecreate(tc.present, tc.desired); got != tc.want {
@@ -97,7 +99,9 @@ func TestUpdateOfWaitingNode(t *testing.T) {
 
 func TestMaintenanceReason(t *testing.T) {
 	g := NewWithT(t)
-	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageReasonAnnotation: "new disk"}}}
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageReasonAnnotation: "new disk"},
+	}}
 	of := func(purpose string) *v1alpha1.NodeMaintenance {
 		return machinedrain.Maintenance(machinedrain.Request{Machine: machine, Node: &corev1.Node{}, For: purpose})
 	}
@@ -130,7 +134,10 @@ func TestMaintenanceStart(t *testing.T) {
 		{name: "M97: restores the recorded start", started: ptr.To(90), timeout: 600, recorded: recorded, present: "2020-01-01T00:00:00Z", want: recorded},
 		{name: "M97: removes a start that the Machine does not record", started: ptr.To(90), timeout: 600, present: recorded},
 		{name: "M97: removes the start with the timeout", started: ptr.To(90), recorded: recorded, present: recorded},
-		{name: "M97: a NodeMaintenance of a former deletion, before clusterctl move, counts from the deletion", started: ptr.To(-2100), timeout: 600, want: after(0).Format(time.RFC3339)},
+		{
+			name: "M97: a NodeMaintenance of a former deletion, before clusterctl move, counts from the deletion", started: ptr.To(-2100), timeout: 600,
+			want: after(0).Format(time.RFC3339),
+		},
 		{name: "M97: ignores an invalid record", started: ptr.To(90), timeout: 600, recorded: "soon"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -149,7 +156,8 @@ func TestMaintenanceStart(t *testing.T) {
 			g.Expect(present.Annotations[v1alpha1.DrainStartedAnnotation]).To(Equal(tc.want))
 			if tc.started != nil && tc.timeout > 0 {
 				start := *present.DrainStart()
-				g.Expect(start).To(BeTemporally("==", *machinedrain.ClockOf(owner, read(present), after(100)).Drain), "Machine and NodeMaintenance count from the same time")
+				g.Expect(start).To(BeTemporally("==", *machinedrain.ClockOf(owner, read(present), after(100)).Drain),
+					"Machine and NodeMaintenance count from the same time")
 			}
 		})
 	}
@@ -159,7 +167,9 @@ func TestMaintenanceStart(t *testing.T) {
 func TestResumedStart(t *testing.T) { // M94, M97
 	at := func(second int) string { return after(second).Format(time.RFC3339) }
 	present := draining(60)
-	present.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(after(500))}}
+	present.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(after(500)),
+	}}
 	owner := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.DrainStartedAnnotation, at(60), v1alpha1.DrainEndedAnnotation, at(70)))
 	update := func() {
 		machinedrain.Update(present, machinedrain.Maintenance(machinedrain.Request{Machine: owner, Node: &corev1.Node{}}))
@@ -177,5 +187,6 @@ func TestResumedStart(t *testing.T) { // M94, M97
 	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(60)), "the Machine has not observed the end of the drain")
 
 	delete(present.Annotations, v1alpha1.DrainStartedAnnotation)
-	g.Expect(*machinedrain.ClockOf(machine(isDeleted, timeouts(60, 0)), read(present), after(600)).Drain).To(BeTemporally("==", after(500)), "a timeout that is set late")
+	g.Expect(*machinedrain.ClockOf(machine(isDeleted, timeouts(60, 0)), read(present), after(600)).Drain).
+		To(BeTemporally("==", after(500)), "a timeout that is set late")
 }

@@ -29,8 +29,8 @@ const (
 	WithoutPolicy = "No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"
 )
 
-// DrainProgress returns reason and message of a Machine's condition during its drain. failure is why the NodeMaintenance cannot be reconciled,
-// nil if it can.
+// DrainProgress returns reason and message of a Machine's condition during its drain. failure is why the NodeMaintenance cannot be
+// reconciled, nil if it can.
 func DrainProgress(m *v1alpha1.NodeMaintenance, failure error) (reason, message string) {
 	reason = v1alpha1.ReasonMachineDraining
 	switch {
@@ -95,7 +95,8 @@ func ResultCondition(reason, message string) metav1.Condition {
 
 // HookRemovedMessage returns the message of a Machine's condition after another actor has removed the hook.
 func HookRemovedMessage() string {
-	return "Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation + " during the drain: Cluster API drains the Node, and the NodeMaintenance of the Machine is completed"
+	return "Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation +
+		" during the drain: Cluster API drains the Node, and the NodeMaintenance of the Machine is completed"
 }
 
 // FailureMessage returns the message of a Machine's condition while a step of its deletion fails.
@@ -160,16 +161,16 @@ type DrainState int
 const (
 	// DrainInProgress means that Pods must still be drained.
 	DrainInProgress DrainState = iota
-	// DrainUnconfirmed means that the drain had ended under an earlier spec, or when an earlier process or connection observed it. Pods may have to
-	// be drained again.
+	// DrainUnconfirmed means that the drain had ended under an earlier spec, or when an earlier process or connection observed it. Pods may
+	// have to be drained again.
 	DrainUnconfirmed
 	// DrainComplete means that the drain has ended.
 	DrainComplete
 )
 
-// DrainStateOf returns the state of the drain of a NodeMaintenance. hadEnded means that the Machine has recorded its end, and isConfirmed that this
-// process has found it to be drained under the present spec, in the present connection. Until the Pods are listed after a restart, nothing is known. A Node
-// that cannot be cordoned is not drained, although no Pod must be drained now: another one may start.
+// DrainStateOf returns the state of the drain of a NodeMaintenance. hadEnded means that the Machine has recorded its end, and isConfirmed
+// that this process has found it to be drained under the present spec, in the present connection. Until the Pods are listed after a
+// restart, nothing is known. A Node that cannot be cordoned is not drained, although no Pod must be drained now: another one may start.
 func DrainStateOf(m *v1alpha1.NodeMaintenance, hadEnded, isConfirmed bool) DrainState {
 	drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	switch {
@@ -184,9 +185,9 @@ func DrainStateOf(m *v1alpha1.NodeMaintenance, hadEnded, isConfirmed bool) Drain
 	}
 }
 
-// UnobservedPodsMessage returns what the Machine of a drained Node waits for, empty if for nothing. listed are the Pods of the Node as the API server
-// lists them; with the observed ones, the NodeMaintenance was found to be drained. A Pod that was not observed may have to be drained: it may have
-// been scheduled just before the Node was cordoned, and the watch may lag.
+// UnobservedPodsMessage returns what the Machine of a drained Node waits for, empty if for nothing. listed are the Pods of the Node as the
+// API server lists them; with the observed ones, the NodeMaintenance was found to be drained. A Pod that was not observed may have to be
+// drained: it may have been scheduled just before the Node was cordoned, and the watch may lag.
 func UnobservedPodsMessage(listed []metav1.PartialObjectMetadata, observed sets.Set[types.UID]) string {
 	var unobserved []string
 	for i := range listed {

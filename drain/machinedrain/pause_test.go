@@ -20,7 +20,10 @@ func TestPauses(t *testing.T) {
 	}{
 		{name: "M102: neither is paused"},
 		{name: "M102: spec.paused is false", cluster: clusterv1.Cluster{Spec: clusterv1.ClusterSpec{Paused: ptr.To(false)}}},
-		{name: "M102: spec.paused pauses the Cluster and its Machines", cluster: clusterv1.Cluster{Spec: clusterv1.ClusterSpec{Paused: ptr.To(true)}}, pausesCluster: true, pausesMachine: true},
+		{
+			name: "M102: spec.paused pauses the Cluster and its Machines", cluster: clusterv1.Cluster{Spec: clusterv1.ClusterSpec{Paused: ptr.To(true)}},
+			pausesCluster: true, pausesMachine: true,
+		},
 		{name: "M102: the annotation on the Cluster pauses no Machine", cluster: clusterv1.Cluster{ObjectMeta: annotated}},
 		{name: "M102: the annotation on the Machine pauses this Machine", machine: clusterv1.Machine{ObjectMeta: annotated}, pausesMachine: true},
 	} {

@@ -16,12 +16,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// PolicySelection says which policy selects a Machine. At most one field is set. If none is, no policy does, and Cluster API drains the Machine.
+// PolicySelection says which policy selects a Machine. At most one field is set. If none is, no policy does, and Cluster API drains the
+// Machine.
 type PolicySelection struct {
 	// Policy is the policy that the Machine follows.
 	Policy *v1alpha1.MachineDrainPolicy
-	// Undecided is set instead of Policy if it is not known whether this policy selects the Machine, because one of its selectors is invalid. The
-	// Machine then keeps the hook if it has it, and does not get it otherwise.
+	// Undecided is set instead of Policy if it is not known whether this policy selects the Machine, because one of its selectors is invalid.
+	// The Machine then keeps the hook if it has it, and does not get it otherwise.
 	Undecided *v1alpha1.MachineDrainPolicy
 	// Unread is the name of a policy that may select the Machine and cannot be read. Not even its settings are known, so the Machine waits.
 	Unread string
@@ -51,9 +52,9 @@ func ParsePolicies(policies []v1alpha1.MachineDrainPolicy) Policies {
 }
 
 // For returns the policy that a Machine follows: the first by name, in the Machine's namespace, that selects its Cluster and the
-// Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might is
-// undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy that it follows
-// comes first by name.
+// Machine. A policy with an invalid selector selects no Machine. If no other policy selects the Machine, the first one by name that might
+// is undecided. unread are the names of the policies of the namespace that cannot be read. Each may select the Machine, unless the policy
+// that it follows comes first by name.
 func (p Policies) For(machine *clusterv1.Machine, clusterLabels map[string]string, unread ...string) PolicySelection {
 	var selection PolicySelection
 	mayPrecede := sets.New(unread...)
@@ -99,10 +100,12 @@ func firstByName(a, b *v1alpha1.MachineDrainPolicy) *v1alpha1.MachineDrainPolicy
 
 // UndecidedMessage says that the settings of an undecided policy apply.
 func UndecidedMessage(policy *v1alpha1.MachineDrainPolicy) string {
-	return "It is not known whether MachineDrainPolicy " + policy.Name + " selects the Machine, because a selector of the policy is invalid. Its settings apply until it is fixed"
+	return "It is not known whether MachineDrainPolicy " + policy.Name +
+		" selects the Machine, because a selector of the policy is invalid. Its settings apply until it is fixed"
 }
 
-// PolicySelectsCluster reports whether Machines of a Cluster with these labels may follow the policy. An invalid clusterSelector selects none.
+// PolicySelectsCluster reports whether Machines of a Cluster with these labels may follow the policy. An invalid clusterSelector selects
+// none.
 func PolicySelectsCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels map[string]string) bool {
 	return matchOf(policy.Spec.ClusterSelector, clusterLabels) == matches
 }
@@ -126,8 +129,8 @@ func matchOf(selector *v1alpha1.LabelSelector, set map[string]string) match {
 	return parseSelector(selector)(set)
 }
 
-// parseSelector returns a function that evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it evaluates the
-// requirements that are valid.
+// parseSelector returns a function that evaluates a selector. An absent or empty selector matches everything. Of an invalid one, it
+// evaluates the requirements that are valid.
 func parseSelector(selector *v1alpha1.LabelSelector) func(map[string]string) match {
 	if selector == nil {
 		return func(map[string]string) match { return matches }
@@ -206,7 +209,9 @@ type Tally struct {
 
 // TallyOf counts the Machines that follow a policy. policies are all policies of its namespace, because a Machine follows the first by
 // name; clusters are the labels of the namespace's Clusters, by name.
-func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine, clusters map[string]map[string]string) Tally {
+func TallyOf(policy *v1alpha1.MachineDrainPolicy, policies []v1alpha1.MachineDrainPolicy, all []clusterv1.Machine,
+	clusters map[string]map[string]string,
+) Tally {
 	tally, seen, parsed := Tally{}, sets.New[string](), ParsePolicies(policies)
 	for i := range all {
 		machine := &all[i]
@@ -233,7 +238,9 @@ const maxPools = 5
 
 // PoolsCondition returns the condition of a policy about MachinePools that have Nodes and no Machines, nil if no Cluster
 // that it selects has one. clusters are the labels of the namespace's Clusters, by name.
-func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.MachinePool, all []clusterv1.Machine, clusters map[string]map[string]string) *metav1.Condition {
+func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.MachinePool, all []clusterv1.Machine,
+	clusters map[string]map[string]string,
+) *metav1.Condition {
 	withMachines := sets.New[string]()
 	for i := range all {
 		withMachines.Insert(all[i].Labels[clusterv1.MachinePoolNameLabel])
@@ -252,7 +259,8 @@ func PoolsCondition(policy *v1alpha1.MachineDrainPolicy, pools []clusterv1.Machi
 	slices.Sort(without)
 	return &metav1.Condition{
 		Type: v1alpha1.MachineDrainPolicyMachinePoolsManaged, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNoMachines, ObservedGeneration: policy.Generation,
-		Message: "The infrastructure provider creates no Machines for MachinePools: " + text.List(without, maxPools) + ". Their Nodes are not drained when the provider deletes them",
+		Message: "The infrastructure provider creates no Machines for MachinePools: " + text.List(without, maxPools) +
+			". Their Nodes are not drained when the provider deletes them",
 	}
 }
 
@@ -267,7 +275,8 @@ const (
 // NeedsBlockers reports whether WaitOf needs the blockers of a Machine's NodeMaintenance.
 func NeedsBlockers(machine *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(machine.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	return condition != nil && (condition.Reason == v1alpha1.ReasonMachineDraining || condition.Reason == v1alpha1.ReasonCordonFailed || condition.Reason == v1alpha1.ReasonReconcileFailed)
+	return condition != nil && (condition.Reason == v1alpha1.ReasonMachineDraining || condition.Reason == v1alpha1.ReasonCordonFailed ||
+		condition.Reason == v1alpha1.ReasonReconcileFailed)
 }
 
 // WaitOf returns what the drain of a Machine waits for: the blockers of its NodeMaintenance, or the condition of the Machine if the drain

@@ -27,7 +27,9 @@ func waiting(name string, minute int, reason, message string) *clusterv1.Machine
 		m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
 		m.DeletionTimestamp = ptr.To(metav1.NewTime(deleted.Add(time.Duration(minute) * time.Minute)))
 	})
-	meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason, Message: message})
+	meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+	})
 	return m
 }
 
@@ -49,11 +51,23 @@ func TestWaitOf(t *testing.T) {
 		maintenance           *v1alpha1.NodeMaintenance
 		want                  string
 	}{
-		{name: "M34: names the blocked Pods and the reason", reason: draining, message: "Drain not completed yet", maintenance: blocking("no disruptions allowed", "no disruptions allowed"), want: "Pods shop/web-0, shop/web-1: no disruptions allowed"},
-		{name: "M34: leaves out the progress of the drain", reason: draining, message: "99 Pods evacuating", maintenance: blocking("no disruptions allowed"), want: "Pod shop/web-0: no disruptions allowed"},
-		{name: "M34: names at most three reasons", reason: draining, maintenance: blocking("a", "b", "c", "d"), want: "Pod shop/web-0: a\nPod shop/web-1: b\nPod shop/web-2: c"},
+		{
+			name: "M34: names the blocked Pods and the reason", reason: draining, message: "Drain not completed yet",
+			maintenance: blocking("no disruptions allowed", "no disruptions allowed"), want: "Pods shop/web-0, shop/web-1: no disruptions allowed",
+		},
+		{
+			name: "M34: leaves out the progress of the drain", reason: draining, message: "99 Pods evacuating", maintenance: blocking("no disruptions allowed"),
+			want: "Pod shop/web-0: no disruptions allowed",
+		},
+		{
+			name: "M34: names at most three reasons", reason: draining, maintenance: blocking("a", "b", "c", "d"),
+			want: "Pod shop/web-0: a\nPod shop/web-1: b\nPod shop/web-2: c",
+		},
 		{name: "M34: leaves out a drain that nothing blocks", reason: draining, message: "7 Pods evacuating", maintenance: blocking()},
-		{name: "M34: repeats the condition for other reasons", reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection", want: "Waiting for a connection"},
+		{
+			name: "M34: repeats the condition for other reasons", reason: v1alpha1.ReasonWaitingForWorkloadCluster, message: "Waiting for a connection",
+			want: "Waiting for a connection",
+		},
 		{name: "M34: does not read text as blocked Pods", reason: v1alpha1.ReasonWaitingForTurn, message: "Waiting\n* shop/web", want: "Waiting\n* shop/web"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -69,7 +83,8 @@ func TestWaitOf(t *testing.T) {
 				}
 				return
 			}
-			if want := (&v1alpha1.DrainWait{Machine: "m", Cluster: "c", Since: *m.DeletionTimestamp, Reason: tc.reason, Message: tc.want}); !reflect.DeepEqual(got, want) {
+			if want := (&v1alpha1.DrainWait{Machine: "m", Cluster: "c", Since: *m.DeletionTimestamp, Reason: tc.reason, Message: tc.want}); !reflect.DeepEqual(got,
+				want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
@@ -134,7 +149,9 @@ func TestPoolsCondition(t *testing.T) { // M82
 		{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "with-machines"}}},
 		{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.MachinePoolNameLabel: "hash_fVOsWg_z"}}},
 	}
-	pools := []clusterv1.MachinePool{pool("a", "with-machines", 1), pool("a", long, 1), pool("a", "empty", 0), pool("b", "not-selected", 1), pool("gone", "without-cluster", 1)}
+	pools := []clusterv1.MachinePool{
+		pool("a", "with-machines", 1), pool("a", long, 1), pool("a", "empty", 0), pool("b", "not-selected", 1), pool("gone", "without-cluster", 1),
+	}
 	g.Expect(machinedrain.PoolsCondition(policy, pools, machines, clusters)).To(BeNil())
 
 	condition := machinedrain.PoolsCondition(policy, append(pools, pool("a", "two", 2), pool("a", "one", 1)), machines, clusters)

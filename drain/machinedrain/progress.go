@@ -10,10 +10,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// Progress is what this process has observed about the progress of a drain. The zero value means that it is not known: the drain then counts as one that
-// makes progress.
+// Progress is what this process has observed about the progress of a drain. The zero value means that it is not known: the drain then
+// counts as one that makes progress.
 type Progress struct {
-	// Last is when the drain last made progress: a Pod that must be drained was gone, an evacuator reported progress, or a volume was detached.
+	// Last is when the drain last made progress: a Pod that must be drained was gone, an evacuator reported progress, or a volume was
+	// detached.
 	Last time.Time
 	// Observed is since when this process has observed the drain without an interruption.
 	Observed time.Time
@@ -25,8 +26,9 @@ type Progress struct {
 // StallPeriod is how long a drain makes no progress before the Nodes of Machines that wait for it become schedulable.
 const StallPeriod = time.Minute
 
-// stallsAt returns from when on the drain has made no progress for a period, if it makes none until then. It is zero if that is not known. What is known
-// from before an interruption counts, but only after BlindPeriod: after an outage, the drain must have had time to make progress.
+// stallsAt returns from when on the drain has made no progress for a period, if it makes none until then. It is zero if that is not known.
+// What is known from before an interruption counts, but only after BlindPeriod: after an outage, the drain must have had time to make
+// progress.
 func (p Progress) stallsAt(period time.Duration) time.Time {
 	if p.Last.IsZero() || p.Observed.IsZero() {
 		return time.Time{}
@@ -51,7 +53,8 @@ func (p Progress) After(t time.Time) Progress {
 	return p
 }
 
-// onlyTerminates reports whether the Node of a drain has not been ready for StallPeriod, and nothing happens there any more but that Pods fail to terminate.
+// onlyTerminates reports whether the Node of a drain has not been ready for StallPeriod, and nothing happens there any more but that Pods
+// fail to terminate.
 func (p Progress) onlyTerminates(node *corev1.Node, now time.Time) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -62,8 +65,9 @@ func (p Progress) onlyTerminates(node *corev1.Node, now time.Time) bool {
 	return false
 }
 
-// excusedFor returns how many of the drains in progress do not count for a Machine: one, if it has made no progress for the patience of the policy, and no
-// drain exceeds the limit of another policy. If the limit of this policy is exceeded already, one that does not count changes nothing.
+// excusedFor returns how many of the drains in progress do not count for a Machine: one, if it has made no progress for the patience of the
+// policy, and no drain exceeds the limit of another policy. If the limit of this policy is exceeded already, one that does not count
+// changes nothing.
 func excusedFor(self Contender, all []Contender, now time.Time) int {
 	isStalled := func(c Contender) bool { return c.isStalled(self.Patience, now) }
 	if !slices.ContainsFunc(underLimitOf(self, all), isStalled) || exceedsElsewhere(self, all, now) {
@@ -77,8 +81,8 @@ func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
 	return c.Standing == HasTurn && patience > 0 && c.Progress.isStalled(patience, now)
 }
 
-// exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that has waited longer,
-// and whose drain the manager may not have observed yet.
+// exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that
+// has waited longer, and whose drain the manager may not have observed yet.
 func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
 	draining, isStalled := map[string]int{}, map[string]bool{}
 	for _, c := range all {

@@ -11,7 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// progressed returns the contender whose drain began at second 0 and last made progress at a time, which the process has observed since another time.
+// progressed returns the contender whose drain began at second 0 and last made progress at a time, which the process has observed since
+// another time.
 func progressed(c machinedrain.Contender, second, observed int) machinedrain.Contender {
 	c = began(c, 0)
 	c.Progress = machinedrain.Progress{Last: time.Unix(int64(second), 0), Observed: time.Unix(int64(observed), 0)}
@@ -28,15 +29,30 @@ func TestStalledTurn(t *testing.T) {
 	}{
 		{"M132: no drain has made progress for a minute", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 160, true, false},
 		{"M132: not before", []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 159, false, false},
-		{"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false, false},
+		{
+			"M132: another drain makes progress", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 101, 0)}, 160, false,
+			false,
+		},
 		{"M132: of none of several drains", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), progressed(contender("b", 2), 100, 0)}, 160, true, false},
 		{"M132: it is not known of one", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 1)}, 1000, false, true},
-		{"M132: it is not known of one, and another one makes progress", []machinedrain.Contender{progressed(contender("a", 1), 950, 0), began(contender("b", 2), 1)}, 1000, false, false},
-		{"M132: one has just begun, and was not observed yet", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 950)}, 1000, false, false},
-		{"M132: the process has observed it for less than a minute since an interruption", []machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false, true},
+		{
+			"M132: it is not known of one, and another one makes progress",
+			[]machinedrain.Contender{progressed(contender("a", 1), 950, 0), began(contender("b", 2), 1)}, 1000, false, false,
+		},
+		{
+			"M132: one has just begun, and was not observed yet",
+			[]machinedrain.Contender{progressed(contender("a", 1), 10, 0), began(contender("b", 2), 950)}, 1000, false, false,
+		},
+		{
+			"M132: the process has observed it for less than a minute since an interruption",
+			[]machinedrain.Contender{progressed(contender("a", 1), 10, 101)}, 160, false, true,
+		},
 		{"M132: it makes progress after the interruption", []machinedrain.Contender{progressed(contender("a", 1), 102, 101)}, 160, false, false},
 		{"M132: for a minute", []machinedrain.Contender{progressed(contender("a", 1), 10, 100)}, 160, true, false},
-		{"M132: drains under another limit do not count", []machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true, false},
+		{
+			"M132: drains under another limit do not count",
+			[]machinedrain.Contender{progressed(contender("a", 1), 10, 0), of("other", progressed(contender("b", 2), 159, 0))}, 160, true, false,
+		},
 		{"M132: none drains: what the Machine waits for is blocked itself", []machinedrain.Contender{blocked(contender("a", 1))}, 1000, false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -49,7 +65,9 @@ func TestStalledTurn(t *testing.T) {
 	schedulable, stagedCordon, stagedDrain := &v1alpha1.MachineDrainPolicy{}, inDeletion("one"), inDeletion("one")
 	schedulable.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable
 	stagedCordon.Annotations[v1alpha1.MachineStageAnnotation], stagedDrain.Annotations[v1alpha1.MachineStageAnnotation] = "Cordon", "Drain"
-	waits, stalls, mayStall := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}, machinedrain.Turn{Limit: 1, Draining: 1, MayStall: true}
+	waits, stalls, mayStall := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}, machinedrain.Turn{
+		Limit: 1, Draining: 1, MayStall: true,
+	}
 	cordoned := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/one"}}}
 	cordoned.Spec.Stage = v1alpha1.StageCordon
 	left := cordoned.DeepCopy()
@@ -105,10 +123,22 @@ func TestPatience(t *testing.T) {
 		{"M133: also if neither makes progress", []machinedrain.Contender{stuck, moves}, 1000, false},
 		{"M133: a drain counts whose progress is not known", []machinedrain.Contender{impatient(began(contender("a", 1), 1))}, 1000, false},
 		{"M133: it counts for a minute after an interruption", []machinedrain.Contender{impatient(progressed(contender("a", 1), 100, 150))}, 209, false},
-		{"M133: none begins while a drain exceeds the limit of another policy", []machinedrain.Contender{stuck, elsewhere(inDrain(contender("c", 1))), elsewhere(inDrain(contender("d", 1)))}, 200, false},
-		{"M133: or is about to, because the Machine has waited longer", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(contender("d", 2))}, 200, false},
-		{"M133: one begins although a Machine of another policy waits for a drain that makes progress", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 190, 0)), elsewhere(contender("d", 2))}, 200, true},
-		{"M133: or for one that has been blocked since", []machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(blocked(contender("d", 2)))}, 200, true},
+		{
+			"M133: none begins while a drain exceeds the limit of another policy",
+			[]machinedrain.Contender{stuck, elsewhere(inDrain(contender("c", 1))), elsewhere(inDrain(contender("d", 1)))}, 200, false,
+		},
+		{
+			"M133: or is about to, because the Machine has waited longer",
+			[]machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(contender("d", 2))}, 200, false,
+		},
+		{
+			"M133: one begins although a Machine of another policy waits for a drain that makes progress",
+			[]machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 190, 0)), elsewhere(contender("d", 2))}, 200, true,
+		},
+		{
+			"M133: or for one that has been blocked since",
+			[]machinedrain.Contender{stuck, elsewhere(progressed(contender("c", 1), 10, 0)), elsewhere(blocked(contender("d", 2)))}, 200, true,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			turn := machinedrain.TurnOf(impatient(contender("z", 9)), test.all, 1, time.Unix(int64(test.at), 0))

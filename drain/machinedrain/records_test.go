@@ -31,27 +31,47 @@ func TestRecord(t *testing.T) {
 		{"M15: records nothing without a timeout", machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(draining(60)), after(100))
 		}, nil},
-		{"M15: records the start of the wait for volumes also if only the drain has a timeout", machine(isDeleted, timeouts(30, 0)), func(*clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.Clock{Drain: ptr.To(after(60)), Drained: ptr.To(after(70)), Volumes: ptr.To(after(70))}
-		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60), v1alpha1.DrainEndedAnnotation: at(70), v1alpha1.VolumeWaitStartedAnnotation: at(70)}},
+		{
+			"M15: records the start of the wait for volumes also if only the drain has a timeout",
+			machine(isDeleted, timeouts(30, 0)), func(*clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.Clock{Drain: ptr.To(after(60)), Drained: ptr.To(after(70)), Volumes: ptr.To(after(70))}
+			}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60), v1alpha1.DrainEndedAnnotation: at(70), v1alpha1.VolumeWaitStartedAnnotation: at(70)},
+		},
 		{"M92: records that the Machine waits for a turn", machine(isDeleted, timeouts(30, 0)), func(m *clusterv1.Machine) machinedrain.Clock {
 			return machinedrain.ClockOf(m, read(nil), after(5)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1}, m, after(5))
 		}, map[string]string{v1alpha1.WaitingForTurnAnnotation: at(5)}},
-		{"M93: records that a Machine without a timeout waits for a turn: a timeout may be set during an outage", machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.ClockOf(m, read(nil), after(5)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1}, m, after(5))
-		}, map[string]string{v1alpha1.WaitingForTurnAnnotation: at(5)}},
-		{"M37, M122: records an overdue turn, which other Machines do not expect, as one that is not used yet", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5))), func(m *clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.ClockOf(m, read(nil), after(35)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1, Before: 1, Overdue: true}, m, after(35))
-		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(35), v1alpha1.DrainBlockedAnnotation: at(35)}},
-		{"M92: removes the records of waits that are over", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5), v1alpha1.DrainBlockedAnnotation, at(6))), func(m *clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.ClockOf(m, read(draining(60)), after(100))
-		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60)}},
-		{"M92: keeps the record of a block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, at(6))), func(m *clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.ClockOf(m, unread, after(100))
-		}, map[string]string{v1alpha1.DrainBlockedAnnotation: at(6)}},
-		{"M15: removes the end of a drain that is resumed", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainEndedAnnotation, at(-900), v1alpha1.DrainStartedAnnotation, at(-950))), func(m *clusterv1.Machine) machinedrain.Clock {
-			return machinedrain.ClockOf(m, read(draining(-950)), after(10)).WithResumption(after(10))
-		}, map[string]string{v1alpha1.DrainStartedAnnotation: at(10)}},
+		{
+			"M93: records that a Machine without a timeout waits for a turn: a timeout may be set during an outage",
+			machine(isDeleted), func(m *clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.ClockOf(m, read(nil), after(5)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1}, m, after(5))
+			}, map[string]string{v1alpha1.WaitingForTurnAnnotation: at(5)},
+		},
+		{
+			"M37, M122: records an overdue turn, which other Machines do not expect, as one that is not used yet",
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5))), func(m *clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.ClockOf(m, read(nil), after(35)).WithTurn(machinedrain.Turn{Limit: 1, Draining: 1, Before: 1, Overdue: true}, m, after(35))
+			}, map[string]string{v1alpha1.DrainStartedAnnotation: at(35), v1alpha1.DrainBlockedAnnotation: at(35)},
+		},
+		{
+			"M92: removes the records of waits that are over",
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.WaitingForTurnAnnotation, at(5), v1alpha1.DrainBlockedAnnotation, at(6))),
+			func(m *clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.ClockOf(m, read(draining(60)), after(100))
+			}, map[string]string{v1alpha1.DrainStartedAnnotation: at(60)},
+		},
+		{
+			"M92: keeps the record of a block", machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainBlockedAnnotation, at(6))),
+			func(m *clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.ClockOf(m, unread, after(100))
+			}, map[string]string{v1alpha1.DrainBlockedAnnotation: at(6)},
+		},
+		{
+			"M15: removes the end of a drain that is resumed",
+			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainEndedAnnotation, at(-900), v1alpha1.DrainStartedAnnotation, at(-950))),
+			func(m *clusterv1.Machine) machinedrain.Clock {
+				return machinedrain.ClockOf(m, read(draining(-950)), after(10)).WithResumption(after(10))
+			}, map[string]string{v1alpha1.DrainStartedAnnotation: at(10)},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := tc.clock(tc.machine)
@@ -103,8 +123,8 @@ func TestCopiedRequest(t *testing.T) {
 	}
 }
 
-// Another actor may copy the annotations of a Machine: the template of a MachineSet may have them, from which Cluster API copies them to all of its
-// Machines again and again, and so may a backup.
+// Another actor may copy the annotations of a Machine: the template of a MachineSet may have them, from which Cluster API copies them to
+// all of its Machines again and again, and so may a backup.
 func TestCopiedRecords(t *testing.T) { // M107
 	records := map[string]string{
 		v1alpha1.DrainStartedAnnotation: "-500", v1alpha1.DrainEndedAnnotation: "-400", v1alpha1.VolumeWaitStartedAnnotation: "-400",
@@ -127,7 +147,9 @@ func TestCopiedRecords(t *testing.T) { // M107
 		{"neither do they with a copied request that nothing on the Machine explains", requestedAt(matrixMachine(records, "deletion", limit, limit), -600), false},
 		{"records from before the request of a drain in place do not count", matrixMachine(records, "stage", limit, limit), false},
 		{"neither do those from before the request of an update in place", matrixMachine(records, "update in place", limit, limit), false},
-		{"the records of a drain in place count after the deletion of the Machine", staged(requestedAt(matrixMachine(records, "deletion", limit, limit), -600)), true},
+		{
+			"the records of a drain in place count after the deletion of the Machine", staged(requestedAt(matrixMachine(records, "deletion", limit, limit), -600)), true,
+		},
 		{"records from the second of the request count", requestedAt(matrixMachine(records, "stage", limit, limit), -500), true},
 	} {
 		t.Run("M107: "+tc.name, func(t *testing.T) {
@@ -148,7 +170,9 @@ func TestCopiedRecords(t *testing.T) { // M107
 			observed := machinedrain.ObservedDrain{Node: &corev1.Node{}}
 			tc.machine.Status.NodeRef.Name = "node"
 			metav1.SetMetaDataAnnotation(&tc.machine.ObjectMeta, v1alpha1.PreDrainHookAnnotation, v1alpha1.HookOwner)
-			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) { return observed, nil })
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{*tc.machine}, time.Now(), func(*clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return observed, nil
+			})
 			if err != nil || len(all) != 1 || (all[0].Standing == machinedrain.HasTurn) != tc.own {
 				t.Errorf("contenders %+v, %v", all, err)
 			}

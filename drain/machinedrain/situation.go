@@ -10,8 +10,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
-// Situation is what the manager knows about the drain of a Machine's Node, besides what the Machine has recorded. The zero value means that it knows
-// nothing.
+// Situation is what the manager knows about the drain of a Machine's Node, besides what the Machine has recorded. The zero value means that
+// it knows nothing.
 type Situation struct {
 	// HeldByHooks means that hooks of other owners hold the drain, see HoldingHooks. Nothing else counts then.
 	HeldByHooks bool
@@ -26,11 +26,13 @@ type Situation struct {
 	BlockedSince time.Time
 	// BlockEnded means that what the Machine has recorded about that is over.
 	BlockEnded bool
-	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had, or that a recorded turn is used only now.
+	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had, or that a recorded turn is used
+	// only now.
 	IsDrained, IsResumed bool
 	// OverdueSince is since when this process has waited for the final eviction attempts after the drain timeout, zero if it has not.
 	OverdueSince time.Time
-	// IsAttempted means that this process has found that all Pods which must be evicted have had their final eviction attempts and grace periods.
+	// IsAttempted means that this process has found that all Pods which must be evicted have had their final eviction attempts and grace
+	// periods.
 	IsAttempted bool
 	// VolumeWaitStart is the start of the wait for volumes, nil if it has not begun.
 	VolumeWaitStart *time.Time
@@ -93,16 +95,18 @@ func (c Clock) Deadline(m *clusterv1.Machine) (at *time.Time, of Part) {
 	return c.DrainDeadline(m), PartDrain
 }
 
-// HasTimedOut reports whether the drain had timed out before the wait for volumes began. Otherwise it had ended. That counts only with the Pods that the
-// watch had delivered, until they are confirmed as the last step: if the wait for volumes ends before, Cluster API must drain the Node.
+// HasTimedOut reports whether the drain had timed out before the wait for volumes began. Otherwise it had ended. That counts only with the
+// Pods that the watch had delivered, until they are confirmed as the last step: if the wait for volumes ends before, Cluster API must drain
+// the Node.
 func (c Clock) HasTimedOut() bool { return c.Volumes != nil && c.Drain != nil && c.Drained == nil }
 
-// BlindPeriod is for how long a process must have been unable to observe a drain before it ends it. After a restart, the deadline may have passed without
-// final eviction attempts, and a first attempt to connect fails easily. The ClusterCache makes the next ones after 10 to 30 s.
+// BlindPeriod is for how long a process must have been unable to observe a drain before it ends it. After a restart, the deadline may have
+// passed without final eviction attempts, and a first attempt to connect fails easily. The ClusterCache makes the next ones after 10 to 30
+// s.
 const BlindPeriod = time.Minute
 
-// BlindDeadline returns when a Machine is released whose drain this process has been unable to observe since a time, nil if it is not. This is the
-// deadline, but not before BlindPeriod has passed, or the timeout if that is shorter.
+// BlindDeadline returns when a Machine is released whose drain this process has been unable to observe since a time, nil if it is not. This
+// is the deadline, but not before BlindPeriod has passed, or the timeout if that is shorter.
 func (c Clock) BlindDeadline(m *clusterv1.Machine, since time.Time) (at *time.Time, of Part) {
 	at, of = c.Deadline(m)
 	timeout := DrainTimeout(m)

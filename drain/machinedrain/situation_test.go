@@ -110,7 +110,8 @@ func matrix() []matrixCase {
 	volumeWait := after(950)
 	parts := map[string]machinedrain.Situation{
 		"nothing": {}, "blocked": {BlockedSince: after(980)}, "blocked again": {BlockedSince: after(980), BlockEnded: true},
-		"granted": {TurnGranted: true}, "held": {HeldByHooks: true, BlockedSince: after(980), IsDrained: true, VolumeWaitStart: &volumeWait}, "drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
+		"granted": {TurnGranted: true}, "held": {HeldByHooks: true, BlockedSince: after(980), IsDrained: true, VolumeWaitStart: &volumeWait},
+		"drained": {IsDrained: true}, "resumed": {IsResumed: true}, "waits for volumes": {IsDrained: true, VolumeWaitStart: &volumeWait},
 	}
 	var all []matrixCase
 	for _, request := range []string{"deletion", "deletion after a drain in place", "stage", "update in place"} {
@@ -309,7 +310,8 @@ func TestDeadlines(t *testing.T) {
 		eachCase(t, func(t *testing.T, tc matrixCase) {
 			t.Helper()
 			deletion := tc.machine.Spec.Deletion
-			if at, part := tc.deadline(); at != nil && (part == machinedrain.PartDrain && *deletion.NodeDrainTimeoutSeconds == 0 || part == machinedrain.PartVolumes && *deletion.NodeVolumeDetachTimeoutSeconds == 0) {
+			if at, part := tc.deadline(); at != nil && (part == machinedrain.PartDrain && *deletion.NodeDrainTimeoutSeconds == 0 ||
+				part == machinedrain.PartVolumes && *deletion.NodeVolumeDetachTimeoutSeconds == 0) {
 				t.Errorf("part %s times out at %s", part, at)
 			}
 		})
@@ -333,7 +335,8 @@ func TestVolumeWaitAfterADrainInPlace(t *testing.T) {
 	t.Run("M94: the wait for volumes of a Machine that was drained in place starts with the deletion", func(t *testing.T) {
 		m := matrixMachine(map[string]string{v1alpha1.DrainStartedAnnotation: "-900", v1alpha1.DrainEndedAnnotation: "-800"}, "deletion", limit, limit)
 		maintenance := draining(-900, -800)
-		start := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(maintenance), IsDrained: true}, m, after(10)).VolumeWaitStart(m, maintenance, after(10))
+		start := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(maintenance), IsDrained: true}, m, after(10)).
+			VolumeWaitStart(m, maintenance, after(10))
 		if !start.Equal(deleted) {
 			t.Errorf("starts at %s", start)
 		}
@@ -345,11 +348,13 @@ func TestVolumeWaitAfterADrainInPlace(t *testing.T) {
 			m    *clusterv1.Machine
 			want bool
 		}{
-			"condition":         {reported, true},
-			"record":            {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "stage", limit, 0), true},
-			"waits for volumes": {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1", v1alpha1.VolumeWaitStartedAnnotation: "1"}, "stage", limit, 0), false},
-			"deleted":           {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "deletion", limit, 0), false},
-			"nothing":           {matrixMachine(nil, "stage", limit, 0), false},
+			"condition": {reported, true},
+			"record":    {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "stage", limit, 0), true},
+			"waits for volumes": {
+				matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1", v1alpha1.VolumeWaitStartedAnnotation: "1"}, "stage", limit, 0), false,
+			},
+			"deleted": {matrixMachine(map[string]string{v1alpha1.DrainEndedAnnotation: "1"}, "deletion", limit, 0), false},
+			"nothing": {matrixMachine(nil, "stage", limit, 0), false},
 		} {
 			if got := machinedrain.WasDrained(tc.m); got != tc.want {
 				t.Errorf("%s: got %t", name, got)
@@ -369,10 +374,16 @@ func TestBlindDeadline(t *testing.T) {
 		since   int
 		want    *time.Time
 	}{
-		{"M92: is a minute after the first failed attempt to connect, if the drain timeout has passed before", machine(isDeleted, timeouts(300, 0), started(100)), 900, ptr.To(after(960))},
+		{
+			"M92: is a minute after the first failed attempt to connect, if the drain timeout has passed before",
+			machine(isDeleted, timeouts(300, 0), started(100)), 900, ptr.To(after(960)),
+		},
 		{"M92: is the drain timeout if this process has failed for a minute by then", machine(isDeleted, timeouts(300, 0), started(700)), 930, ptr.To(after(1000))},
 		{"M92: is not later than a short drain timeout after the first failed attempt", machine(isDeleted, timeouts(20, 0), started(100)), 900, ptr.To(after(920))},
-		{"M92: is a minute after the first failed attempt, if the volume detach timeout has passed before", machine(isDeleted, timeouts(0, 300), waits), 900, ptr.To(after(960))},
+		{
+			"M92: is a minute after the first failed attempt, if the volume detach timeout has passed before",
+			machine(isDeleted, timeouts(0, 300), waits), 900, ptr.To(after(960)),
+		},
 		{"M92: does not exist without a timeout", machine(isDeleted, started(100)), 900, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 // Facts are the input of Skip.
 type Facts struct {
 	Machine *clusterv1.Machine
-	// NodeUnknown means that the Machine has no nodeRef, and that its Node has not been looked up by its provider ID yet: see NodeLookupDeadline.
+	// NodeUnknown means that the Machine has no nodeRef, and that its Node has not been looked up by its provider ID yet: see
+	// NodeLookupDeadline.
 	NodeUnknown bool
 	// ClusterDeleting means that the Cluster has a deletionTimestamp.
 	ClusterDeleting bool
@@ -34,7 +35,8 @@ type Facts struct {
 type SkipReason string
 
 // The reasons, in the order in which Skip and SkipNode check them. All but those of SkipNode are those of Cluster API:
-// https://github.com/kubernetes-sigs/cluster-api/blob/v1.14.2/core/reconcilers/machine/machine_controller.go (isDeleteNodeAllowed, isNodeDrainAllowed).
+// https://github.com/kubernetes-sigs/cluster-api/blob/v1.14.2/core/reconcilers/machine/machine_controller.go (isDeleteNodeAllowed,
+// isNodeDrainAllowed).
 const (
 	NotSkipped               SkipReason = ""
 	SkipClusterDeleting      SkipReason = "the Cluster is being deleted"
@@ -48,8 +50,9 @@ const (
 	SkipOutOfService         SkipReason = "the Node is unreachable and has the taint " + corev1.TaintNodeOutOfService
 )
 
-// Overrules returns which parts of the deletion Cluster API must be told to skip, too, when the hook is removed. On a Node that is out of service, it
-// would wait for the Pods. It may not have observed the deletion of the Cluster yet. For all other reasons, it skips the same parts anyway.
+// Overrules returns which parts of the deletion Cluster API must be told to skip, too, when the hook is removed. On a Node that is out of
+// service, it would wait for the Pods. It may not have observed the deletion of the Cluster yet. For all other reasons, it skips the same
+// parts anyway.
 func (s SkipReason) Overrules() (drain, volumes bool) {
 	return s == SkipClusterDeleting || s == SkipOutOfService, s == SkipClusterDeleting
 }
@@ -77,9 +80,10 @@ func Skip(f Facts) SkipReason {
 	}
 }
 
-// SkipNode returns why the Node of a deleted Machine is not drained although Skip returns NotSkipped, or NotSkipped. node is nil if it does not
-// exist. On an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
-// (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown). No PodDisruptionBudget protects its Pods.
+// SkipNode returns why the Node of a deleted Machine is not drained although Skip returns NotSkipped, or NotSkipped. node is nil if it does
+// not exist. On an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
+// (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown). No PodDisruptionBudget protects
+// its Pods.
 func SkipNode(node *corev1.Node) SkipReason {
 	switch {
 	case node == nil:
@@ -91,16 +95,16 @@ func SkipNode(node *corev1.Node) SkipReason {
 	}
 }
 
-// WaitsForVolumes reports whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the exclude
-// annotation, or if the Node is unreachable: its kubelet unmounts nothing.
+// WaitsForVolumes reports whether the volumes of a drained Node must detach. As in Cluster API, they need not if the Machine has the
+// exclude annotation, or if the Node is unreachable: its kubelet unmounts nothing.
 func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 	return !isExcluded(m, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation) && !rules.Unreachable(node)
 }
 
-// NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload cluster: until
-// BlindPeriod has passed since its deletion, and since this process first failed to connect. clusterctl move loses the nodeRef, so that its Node is known
-// only after a lookup. The wait is limited because the Machine may never have had a Node, and may be the reason that there is no connection: the first
-// control plane Machine of a Cluster. Cluster API does not wait.
+// NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload
+// cluster: until BlindPeriod has passed since its deletion, and since this process first failed to connect. clusterctl move loses the
+// nodeRef, so that its Node is known only after a lookup. The wait is limited because the Machine may never have had a Node, and may be the
+// reason that there is no connection: the first control plane Machine of a Cluster. Cluster API does not wait.
 func NodeLookupDeadline(m *clusterv1.Machine, since time.Time) time.Time {
 	return notBeforeRequest(m, since).Add(BlindPeriod)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// StageOf returns the stage that a Machine's annotation requests. It is empty if the annotation is absent or invalid; problem says why it is
-// invalid.
+// StageOf returns the stage that a Machine's annotation requests. It is empty if the annotation is absent or invalid; problem says why it
+// is invalid.
 func StageOf(m *clusterv1.Machine) (stage v1alpha1.NodeMaintenanceStage, problem string) {
 	value, found := m.Annotations[v1alpha1.MachineStageAnnotation]
 	switch {
@@ -28,10 +28,12 @@ func StageOf(m *clusterv1.Machine) (stage v1alpha1.NodeMaintenanceStage, problem
 	}
 }
 
-// WantedStage returns the stage of the NodeMaintenance that the manager keeps for a Machine, and creates again if it no longer exists. It is empty if
-// the manager keeps none. All who must not restore a Node whose maintenance continues ask it. cluster is nil if it does not exist, policy if no policy
-// selects the Machine; outdated is the stage that the rollout of its MachineDeployment requests.
-func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy, outdated v1alpha1.NodeMaintenanceStage) v1alpha1.NodeMaintenanceStage {
+// WantedStage returns the stage of the NodeMaintenance that the manager keeps for a Machine, and creates again if it no longer exists. It
+// is empty if the manager keeps none. All who must not restore a Node whose maintenance continues ask it. cluster is nil if it does not
+// exist, policy if no policy selects the Machine; outdated is the stage that the rollout of its MachineDeployment requests.
+func WantedStage(m *clusterv1.Machine, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy,
+	outdated v1alpha1.NodeMaintenanceStage,
+) v1alpha1.NodeMaintenanceStage {
 	if !m.DeletionTimestamp.IsZero() {
 		if HasHook(m) {
 			return v1alpha1.StageDrain
@@ -72,7 +74,8 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 		return condition(metav1.ConditionFalse, v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance of the Node")
 	case StageBefore(requested, m.Spec.Stage):
 		return condition(metav1.ConditionFalse, v1alpha1.ReasonInvalidStage, fmt.Sprintf(
-			"annotation %s: stages only move forward, and NodeMaintenance %s is in stage %s; remove the annotation to complete it", v1alpha1.MachineStageAnnotation, m.Name, m.Spec.Stage))
+			"annotation %s: stages only move forward, and NodeMaintenance %s is in stage %s; remove the annotation to complete it", v1alpha1.MachineStageAnnotation,
+			m.Name, m.Spec.Stage))
 	case requested == v1alpha1.StageIdle:
 		return condition(metav1.ConditionTrue, v1alpha1.ReasonMachineAnnounced, "NodeMaintenance "+m.Name+" announces the maintenance of the Node")
 	case isTrue(m, v1alpha1.NodeMaintenanceCordoned):
@@ -99,12 +102,13 @@ func drainRequested(m *clusterv1.Machine) *time.Time {
 	return parse(boundValue(m, v1alpha1.DrainRequestedAnnotation))
 }
 
-// bound returns the value of an annotation that counts on one Machine only: it ends with the UID of the Machine. Another actor may copy the annotation,
-// for example from the template of a MachineSet or from a backup of another Machine. An old manifest of the same Machine has the same UID.
+// bound returns the value of an annotation that counts on one Machine only: it ends with the UID of the Machine. Another actor may copy the
+// annotation, for example from the template of a MachineSet or from a backup of another Machine. An old manifest of the same Machine has
+// the same UID.
 func bound(m *clusterv1.Machine, value string) string { return value + "/" + string(m.UID) }
 
-// boundValue returns the value in an annotation that counts on one Machine only. It is empty if the Machine does not have the annotation, or has that
-// of another Machine, or one without a UID, of an earlier version of the manager.
+// boundValue returns the value in an annotation that counts on one Machine only. It is empty if the Machine does not have the annotation,
+// or has that of another Machine, or one without a UID, of an earlier version of the manager.
 func boundValue(m *clusterv1.Machine, annotation string) string {
 	value, uid, _ := strings.Cut(m.Annotations[annotation], "/")
 	if uid != string(m.UID) {
@@ -124,7 +128,8 @@ func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
 }
 
-// WasDrained reports whether the drain of a running Machine has completed in all parts, so that it needs no other step unless Pods must be drained again.
+// WasDrained reports whether the drain of a running Machine has completed in all parts, so that it needs no other step unless Pods must be
+// drained again.
 func WasDrained(m *clusterv1.Machine) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	isReported := condition != nil && condition.Reason == v1alpha1.ReasonMachineDrained && condition.Status == metav1.ConditionTrue
@@ -144,8 +149,8 @@ func RecordDrained(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	}
 }
 
-// SetRemediation disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a MachineHealthCheck
-// replaces a Machine whose in-place update fails, as without this provider.
+// SetRemediation disables the remediation of a Machine whose maintenance a user has requested, and enables it otherwise: a
+// MachineHealthCheck replaces a Machine whose in-place update fails, as without this provider.
 func SetRemediation(m *clusterv1.Machine) (changed bool) {
 	if isStaged(m) {
 		return DisableRemediation(m)

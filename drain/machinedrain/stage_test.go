@@ -62,7 +62,10 @@ func TestStageCondition(t *testing.T) {
 		{"waits for the NodeMaintenance", v1alpha1.StageCordon, nil, "False", v1alpha1.ReasonMachineCordoning, "Waiting for the NodeMaintenance"},
 		{"waits for the Node to be cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon), "False", v1alpha1.ReasonMachineCordoning, "to cordon the Node"},
 		{"is cordoned", v1alpha1.StageCordon, in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned), "True", v1alpha1.ReasonMachineCordoned, "is cordoned"},
-		{"ignores the status of an earlier stage", v1alpha1.StageCordon, outdated(in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned)), "False", v1alpha1.ReasonMachineCordoning, "to cordon"},
+		{
+			"ignores the status of an earlier stage", v1alpha1.StageCordon, outdated(in(v1alpha1.StageCordon, v1alpha1.NodeMaintenanceCordoned)), "False",
+			v1alpha1.ReasonMachineCordoning, "to cordon",
+		},
 		{"rejects an earlier stage", v1alpha1.StageCordon, in(v1alpha1.StageDrain), "False", v1alpha1.ReasonInvalidStage, "only move forward"},
 		{"waits for completion", v1alpha1.StageComplete, in(v1alpha1.StageComplete), "False", v1alpha1.ReasonMachineCompleting, "m-1 to complete"},
 		{"is completed", v1alpha1.StageComplete, nil, "True", v1alpha1.ReasonMachineCompleted, "No maintenance"},
@@ -156,18 +159,30 @@ func TestWantedStage(t *testing.T) {
 		outdated v1alpha1.NodeMaintenanceStage
 		want     v1alpha1.NodeMaintenanceStage
 	}{
-		{"R58: while the Machine is being deleted, also without a policy", deleted(v1alpha1.PreDrainHookAnnotation), &clusterv1.Cluster{}, nil, "", v1alpha1.StageDrain},
+		{
+			"R58: while the Machine is being deleted, also without a policy",
+			deleted(v1alpha1.PreDrainHookAnnotation), &clusterv1.Cluster{}, nil, "", v1alpha1.StageDrain,
+		},
 		{"R58: not for a deleted Machine without the hook", deleted("other"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
 		{"R58: while the Machine requests a stage", annotated(v1alpha1.MachineStageAnnotation, "Cordon"), &clusterv1.Cluster{}, &drained, "", v1alpha1.StageCordon},
 		{"R63: not after the policy was deleted", annotated(v1alpha1.MachineStageAnnotation, "Drain"), &clusterv1.Cluster{}, nil, "", ""},
 		{"R58: not without the Cluster", annotated(v1alpha1.MachineStageAnnotation, "Drain"), nil, &drained, "", ""},
 		{"R58: not while the Cluster is being deleted", annotated(v1alpha1.MachineStageAnnotation, "Drain"), deletedCluster, &drained, "", ""},
-		{"R58: not if the Machine requests stage Complete", annotated(v1alpha1.MachineStageAnnotation, "Complete"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
+		{
+			"R58: not if the Machine requests stage Complete",
+			annotated(v1alpha1.MachineStageAnnotation, "Complete"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, "",
+		},
 		{"R58: not for an invalid stage", annotated(v1alpha1.MachineStageAnnotation, "drain"), &clusterv1.Cluster{}, &drained, v1alpha1.StageCordon, ""},
 		{"R58: during an in-place update", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &drained, "", v1alpha1.StageDrain},
-		{"R63: not during an in-place update that the policy ignores", annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", ""},
+		{
+			"R63: not during an in-place update that the policy ignores",
+			annotated(clusterv1.UpdateInProgressAnnotation, ""), &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", "",
+		},
 		{"M84: during one that was allowed, also after the policy was deleted", allowed, &clusterv1.Cluster{}, nil, "", v1alpha1.StageCordon},
-		{"M84: during one that was allowed, also if the policy ignores updates by now", allowed, &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", v1alpha1.StageCordon},
+		{
+			"M84: during one that was allowed, also if the policy ignores updates by now",
+			allowed, &clusterv1.Cluster{}, &v1alpha1.MachineDrainPolicySpec{}, "", v1alpha1.StageCordon,
+		},
 		{"R58: not during one that was allowed, without the Cluster", allowed, nil, nil, "", ""},
 		{"R58: while a rollout is going to replace the Machine", running, &clusterv1.Cluster{}, &drained, v1alpha1.StageIdle, v1alpha1.StageIdle},
 		{"R63: not after the rollout was rolled back", running, &clusterv1.Cluster{}, &drained, "", ""},

@@ -23,9 +23,9 @@ func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *
 	return isLimited && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
 }
 
-// turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine has no
-// NodeMaintenance in stage Drain: because it is overdue, must be recreated, or continues after a hold. An overdue Machine whose drain timeout was removed
-// has no turn any more: nothing would end it if the drain cannot begin.
+// turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine
+// has no NodeMaintenance in stage Drain: because it is overdue, must be recreated, or continues after a hold. An overdue Machine whose
+// drain timeout was removed has no turn any more: nothing would end it if the drain cannot begin.
 func turnBegan(m *clusterv1.Machine) *time.Time {
 	if DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
 		return nil
@@ -33,15 +33,15 @@ func turnBegan(m *clusterv1.Machine) *time.Time {
 	return recorded(m, v1alpha1.DrainStartedAnnotation)
 }
 
-// NeedsTurnAgain reports whether the drain of a Machine that was held may have to wait for a turn, see NeedsTurn, while neither its Node nor its
-// NodeMaintenance can be read. The hold has removed the record that it waited.
+// NeedsTurnAgain reports whether the drain of a Machine that was held may have to wait for a turn, see NeedsTurn, while neither its Node
+// nor its NodeMaintenance can be read. The hold has removed the record that it waited.
 func NeedsTurnAgain(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
 	return WasHeldByHooks(m) && NeedsTurn(m, policy, &corev1.Node{}, nil, time.Time{})
 }
 
-// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold, and after
-// the start of the last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no longer than its drain timeout.
-// The zero time means that the Machine has no timeout.
+// latest returns when the drain of a Machine starts regardless of the limit: its drain timeout after its request, after the end of a hold,
+// and after the start of the last drain of the Cluster. So the limit holds while drains end and start; if none does, the Machine waits no
+// longer than its drain timeout. The zero time means that the Machine has no timeout.
 func (c Contender) latest(lastBegan time.Time) time.Time {
 	if c.Timeout <= 0 {
 		return time.Time{}
@@ -55,17 +55,19 @@ func (c Contender) latest(lastBegan time.Time) time.Time {
 	return since.Add(c.Timeout)
 }
 
-// settling is the minimum time between the request for a drain, or the end of a hold, and the start of the drain. The time of a request has whole
-// seconds: after that second, and another one for watch lag, all Machines are known whose drains were requested in the same second and that precede it by
-// name. In the same way, all Machines whose hooks are removed together have recorded that they wait for a turn before one of them gets it.
+// settling is the minimum time between the request for a drain, or the end of a hold, and the start of the drain. The time of a request has
+// whole seconds: after that second, and another one for watch lag, all Machines are known whose drains were requested in the same second
+// and that precede it by name. In the same way, all Machines whose hooks are removed together have recorded that they wait for a turn
+// before one of them gets it.
 const settling = 2 * time.Second
 
 // Turn says whether maxParallelDrains permits the drain of a Machine.
 type Turn struct {
-	// Draining is the number of other Machines under the same limit that drain, and Before the number of those that have waited longer. The drain may
-	// start while their sum is less than Limit. Limit 0 means no limit.
+	// Draining is the number of other Machines under the same limit that drain, and Before the number of those that have waited longer. The
+	// drain may start while their sum is less than Limit. Limit 0 means no limit.
 	Draining, Before, Limit int
-	// Excused is how many of the drains in progress do not count, because they have made no progress for the patience of the policy: none or one.
+	// Excused is how many of the drains in progress do not count, because they have made no progress for the patience of the policy: none or
+	// one.
 	Excused int
 	// Settles is when all Machines whose drains were requested, or whose holds ended, in the same second are known, zero if they are.
 	Settles time.Time
@@ -81,8 +83,8 @@ type Turn struct {
 	// does until then, zero if it is not known or no drain is in progress. MayStall means that it is not known whether that is so now.
 	Stalled, MayStall bool
 	StallsAt          time.Time
-	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that has been
-	// draining for the longest time. They are empty if there is none.
+	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that
+	// has been draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
 }
 
@@ -98,7 +100,8 @@ func (t Turn) Message(cluster string) string {
 		return "MachineDrainPolicy " + t.Former + ", whose maxParallelDrains limited the drain, no longer selects the Machine: waiting in case it is replaced"
 	}
 	if t.isFirst() {
-		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains)", cluster)
+		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this "+
+			"one (maxParallelDrains)", cluster)
 	}
 	excused := ""
 	if t.Excused > 0 {
@@ -108,7 +111,8 @@ func (t Turn) Message(cluster string) string {
 		cluster, t.Draining, t.Limit, excused, rounded(t.Before)) + t.holder()
 }
 
-// holder says which Machine holds the turn. The name of one that drains changes whenever a drain ends, so only the next Machines have it, see rounded.
+// holder says which Machine holds the turn. The name of one that drains changes whenever a drain ends, so only the next Machines have it,
+// see rounded.
 func (t Turn) holder() string {
 	switch {
 	case t.Blocked != "":
@@ -123,8 +127,8 @@ func (t Turn) holder() string {
 // exactly is from which number on rounded rounds.
 const exactly = 10
 
-// rounded rounds numbers from exactly on down to the first digit, so that the conditions of all waiting Machines do not change with each drain that
-// ends: each change is a write.
+// rounded rounds numbers from exactly on down to the first digit, so that the conditions of all waiting Machines do not change with each
+// drain that ends: each change is a write.
 func rounded(n int) string {
 	if n < exactly {
 		return strconv.Itoa(n)
@@ -136,9 +140,9 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
-// SettlesWithoutNodeRef returns until when a Machine without a nodeRef, whose Node was found by its provider ID, gets no turn. It counts for others only by
-// its NodeMaintenance, present, and so do the Machines without a nodeRef that were deleted with it: after clusterctl move, all of them. It is zero if the
-// Machine may get one.
+// SettlesWithoutNodeRef returns until when a Machine without a nodeRef, whose Node was found by its provider ID, gets no turn. It counts
+// for others only by its NodeMaintenance, present, and so do the Machines without a nodeRef that were deleted with it: after clusterctl
+// move, all of them. It is zero if the Machine may get one.
 func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	since := now
 	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); waits != nil { // its NodeMaintenance may be gone, or cannot be read
@@ -203,7 +207,8 @@ func drainsOf(all []Contender) []Contender {
 	return draining
 }
 
-// settles returns until when the Machine waits for those whose drains were requested, or whose holds ended, in the same second, zero if it does not.
+// settles returns until when the Machine waits for those whose drains were requested, or whose holds ended, in the same second, zero if it
+// does not.
 func (c Contender) settles(now time.Time) time.Time {
 	since := c.Requested
 	if c.joins {
@@ -271,8 +276,8 @@ func recordedClocks(self *clusterv1.Machine, clock Clock, requested []*clusterv1
 	return clocks, lastBegan
 }
 
-// EarliestBlindTurn returns when BlindTurn may grant a turn to a Machine, if the last drain of the Cluster began at lastBegan. It is zero if the Machine
-// does not wait for that, or has no drain timeout.
+// EarliestBlindTurn returns when BlindTurn may grant a turn to a Machine, if the last drain of the Cluster began at lastBegan. It is zero
+// if the Machine does not wait for that, or has no drain timeout.
 func (c Clock) EarliestBlindTurn(m *clusterv1.Machine, lastBegan time.Time) time.Time {
 	if c.Waiting == nil || c.Blocked == nil || DrainTimeout(m) <= 0 {
 		return time.Time{}
@@ -283,12 +288,13 @@ func (c Clock) EarliestBlindTurn(m *clusterv1.Machine, lastBegan time.Time) time
 			since = t
 		}
 	}
-	// Whole seconds, as recorded: Machines that lose the connection together get turns together, or the manager observes the turn of one before.
+	// Whole seconds, as recorded: Machines that lose the connection together get turns together, or the manager observes the turn of one
+	// before.
 	return since.Truncate(time.Second).Add(DrainTimeout(m))
 }
 
-// ParallelDrains returns how many workers of a Cluster may drain concurrently: a number, or a percentage, rounded down, but at least one. It
-// returns 0, which means no limit, if the value is nil or invalid.
+// ParallelDrains returns how many workers of a Cluster may drain concurrently: a number, or a percentage, rounded down, but at least one.
+// It returns 0, which means no limit, if the value is nil or invalid.
 func ParallelDrains(maxParallelDrains *intstr.IntOrString, workers int) int {
 	return nodeselection.Limit(maxParallelDrains, workers)
 }

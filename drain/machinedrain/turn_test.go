@@ -68,48 +68,146 @@ func TestTurnOf(t *testing.T) {
 		at    int
 		now   bool
 	}{
-		{"M26: permits every drain at once without a limit", contender("c", 3), []machinedrain.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, 3, true},
+		{
+			"M26: permits every drain at once without a limit",
+			contender("c", 3), []machinedrain.Contender{inDrain(contender("a", 1)), inDrain(contender("b", 2))}, 0, 3, true,
+		},
 		{"M26: drains the oldest deletion first", contender("b", 2), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, false},
 		{"M26: does not wait for later deletions", contender("a", 1), []machinedrain.Contender{contender("a", 1), contender("b", 2)}, 1, 9, true},
-		{"M26: drains the first by name of two that were deleted at the same time", contender("b", 1), []machinedrain.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false},
+		{
+			"M26: drains the first by name of two that were deleted at the same time",
+			contender("b", 1), []machinedrain.Contender{contender("a", 1), contender("b", 1)}, 1, 9, false,
+		},
 		{"M26: waits while a Machine that precedes it may not have been observed", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 2, false},
-		{"M66: does not wait for Machines of the same second if the manager's clock is behind", contender("b", 3600), []machinedrain.Contender{contender("b", 3600)}, 1, 1, true},
+		{
+			"M66: does not wait for Machines of the same second if the manager's clock is behind",
+			contender("b", 3600), []machinedrain.Contender{contender("b", 3600)}, 1, 1, true,
+		},
 		{"M26: starts after that", contender("b", 1), []machinedrain.Contender{contender("b", 1)}, 1, 3, true},
-		{"M26: does not stop a running drain for an older deletion", inDrain(contender("b", 2)), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true},
-		{"M26: makes an older deletion wait for a running drain", contender("a", 1), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false},
+		{
+			"M26: does not stop a running drain for an older deletion",
+			inDrain(contender("b", 2)), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 2, true,
+		},
+		{
+			"M26: makes an older deletion wait for a running drain",
+			contender("a", 1), []machinedrain.Contender{contender("a", 1), inDrain(contender("b", 2))}, 1, 9, false,
+		},
 		{"M37: waits while others drain if there is no drain timeout", contender("b", 2), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 1000, false},
 		{"M37: waits for the drain timeout after the deletion", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 29, false},
 		{"M37: waits no longer than the drain timeout", within(10, contender("b", 20)), []machinedrain.Contender{began(contender("a", 1), 1)}, 1, 30, true},
-		{"M37: restarts the wait when another drain starts", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false},
-		{"M37: starts when no drain has started for the drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true},
-		{"M37: starts the older deletion of two that are overdue", within(10, contender("b", 2)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true},
-		{"M37: makes the later deletion of two that are overdue wait", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false},
-		{"M37: does not wait for an older deletion without a drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true},
-		{"M37: waits for an older deletion that begins now, after a drain has ended", within(10, contender("c", 3)), []machinedrain.Contender{contender("b", 2)}, 1, 50, false},
-		{"M37: waits for an older deletion that is blocked no longer than the drain timeout", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, true},
-		{"M37: waits for it until then: what blocks it may be over", within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 12, false},
-		{"M37: waits for it once more if both were blocked, as by an outage that is over", within(10, blocked(contender("c", 3))), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, false},
-		{"M121: waits for an older deletion that is blocked, because what blocks it may block all", contender("c", 3), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 1000, false},
-		{"M121: does not wait for one that has been blocked alone for a time, if neither has a drain timeout", contender("c", 3), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, true},
-		{"M121: waits for it while the limit is reached", contender("c", 3), []machinedrain.Contender{began(contender("a", 1), 1), blockedAlone(contender("b", 2))}, 1, 1000, false},
-		{"M121: waits for it if that Machine has a drain timeout, which limits the wait", contender("c", 3), []machinedrain.Contender{within(10, blockedAlone(contender("b", 2)))}, 1, 1000, false},
-		{"M121: waits for it until its own drain timeout has passed", within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, false},
+		{
+			"M37: restarts the wait when another drain starts",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 34, false,
+		},
+		{
+			"M37: starts when no drain has started for the drain timeout",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), began(contender("b", 2), 25)}, 2, 35, true,
+		},
+		{
+			"M37: starts the older deletion of two that are overdue",
+			within(10, contender("b", 2)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("c", 3))}, 1, 50, true,
+		},
+		{
+			"M37: makes the later deletion of two that are overdue wait",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, contender("b", 2))}, 1, 50, false,
+		},
+		{
+			"M37: does not wait for an older deletion without a drain timeout",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), contender("b", 2)}, 1, 50, true,
+		},
+		{
+			"M37: waits for an older deletion that begins now, after a drain has ended",
+			within(10, contender("c", 3)), []machinedrain.Contender{contender("b", 2)}, 1, 50, false,
+		},
+		{
+			"M37: waits for an older deletion that is blocked no longer than the drain timeout",
+			within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, true,
+		},
+		{
+			"M37: waits for it until then: what blocks it may be over",
+			within(10, contender("c", 3)), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 12, false,
+		},
+		{
+			"M37: waits for it once more if both were blocked, as by an outage that is over",
+			within(10, blocked(contender("c", 3))), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 50, false,
+		},
+		{
+			"M121: waits for an older deletion that is blocked, because what blocks it may block all",
+			contender("c", 3), []machinedrain.Contender{blocked(contender("b", 2))}, 1, 1000, false,
+		},
+		{
+			"M121: does not wait for one that has been blocked alone for a time, if neither has a drain timeout",
+			contender("c", 3), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, true,
+		},
+		{
+			"M121: waits for it while the limit is reached",
+			contender("c", 3), []machinedrain.Contender{began(contender("a", 1), 1), blockedAlone(contender("b", 2))}, 1, 1000, false,
+		},
+		{
+			"M121: waits for it if that Machine has a drain timeout, which limits the wait",
+			contender("c", 3), []machinedrain.Contender{within(10, blockedAlone(contender("b", 2)))}, 1, 1000, false,
+		},
+		{
+			"M121: waits for it until its own drain timeout has passed",
+			within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, false,
+		},
 		{"M37: no longer", within(100, contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 103, true},
-		{"M121: waits for it if it is blocked itself, so that not all begin together when what blocks them ends", blockedAlone(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false},
-		{"M121: waits for it if it was blocked itself a moment ago", blocked(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false},
-		{"M37, M39: is overdue behind it although it is blocked itself", within(10, blockedAlone(contender("c", 3))), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, true},
-		{"M37: makes the later of two overdue deletions wait behind a blocked one", within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false},
-		{"M37: does not wait for an older deletion that is held", contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Standing: machinedrain.Held}}, 1, 9, true},
-		{"M6: does not wait for an older deletion that waits for invalid rules", contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true},
-		{"M26: waits for an older deletion whose rules are invalid as well", awaitsRules(contender("c", 3)), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, false},
-		{"M37: starts the older deletion of two that are overdue and wait for invalid rules", within(10, awaitsRules(contender("b", 2))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("c", 3)))}, 1, 50, true},
-		{"M37: makes the later one wait", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
-		{"M37: makes the later deletion of two that are overdue wait, also if the other one waits for invalid rules", within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false},
-		{"M6: waits for invalid rules no longer than the drain timeout behind an older deletion that has none", within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 50, true},
-		{"M127: is not counted for Machines of another policy, however old", of("storage", contender("c", 3)), []machinedrain.Contender{of("web", began(contender("a", 1), 1)), of("web", contender("b", 2))}, 1, 9, true},
-		{"M127: waits for an older deletion of its policy", of("storage", contender("c", 3)), []machinedrain.Contender{of("storage", contender("b", 2))}, 1, 9, false},
+		{
+			"M121: waits for it if it is blocked itself, so that not all begin together when what blocks them ends",
+			blockedAlone(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false,
+		},
+		{
+			"M121: waits for it if it was blocked itself a moment ago",
+			blocked(contender("c", 3)), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 1000, false,
+		},
+		{
+			"M37, M39: is overdue behind it although it is blocked itself",
+			within(10, blockedAlone(contender("c", 3))), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, true,
+		},
+		{
+			"M37: makes the later of two overdue deletions wait behind a blocked one",
+			within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false,
+		},
+		{
+			"M37: does not wait for an older deletion that is held",
+			contender("c", 3), []machinedrain.Contender{{Name: "b", Requested: time.Unix(2, 0), Standing: machinedrain.Held}}, 1, 9, true,
+		},
+		{
+			"M6: does not wait for an older deletion that waits for invalid rules",
+			contender("c", 3), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, true,
+		},
+		{
+			"M26: waits for an older deletion whose rules are invalid as well",
+			awaitsRules(contender("c", 3)), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 9, false,
+		},
+		{
+			"M37: starts the older deletion of two that are overdue and wait for invalid rules",
+			within(10, awaitsRules(contender("b", 2))), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("c", 3)))}, 1, 50, true,
+		},
+		{
+			"M37: makes the later one wait", within(10, awaitsRules(contender("c", 3))),
+			[]machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false,
+		},
+		{
+			"M37: makes the later deletion of two that are overdue wait, also if the other one waits for invalid rules",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false,
+		},
+		{
+			"M6: waits for invalid rules no longer than the drain timeout behind an older deletion that has none",
+			within(10, awaitsRules(contender("c", 3))), []machinedrain.Contender{awaitsRules(contender("b", 2))}, 1, 50, true,
+		},
+		{
+			"M127: is not counted for Machines of another policy, however old",
+			of("storage", contender("c", 3)), []machinedrain.Contender{of("web", began(contender("a", 1), 1)), of("web", contender("b", 2))}, 1, 9, true,
+		},
+		{
+			"M127: waits for an older deletion of its policy", of("storage", contender("c", 3)), []machinedrain.Contender{of("storage", contender("b", 2))}, 1, 9, false,
+		},
 		{"M127: waits for one whose policy is not known", of("storage", contender("c", 3)), []machinedrain.Contender{inDrain(contender("a", 1))}, 1, 9, false},
-		{"M127: is overdue although drains of another policy begin", within(10, of("storage", contender("c", 3))), []machinedrain.Contender{of("storage", began(contender("a", 1), 1)), of("web", began(contender("b", 2), 15))}, 1, 20, true},
+		{
+			"M127: is overdue although drains of another policy begin", within(10, of("storage", contender("c", 3))),
+			[]machinedrain.Contender{of("storage", began(contender("a", 1), 1)), of("web", began(contender("b", 2), 15))}, 1, 20, true,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := machinedrain.TurnOf(test.self, test.all, test.limit, time.Unix(int64(test.at), 0)); got.Now() != test.now {
@@ -120,15 +218,18 @@ func TestTurnOf(t *testing.T) {
 	t.Run("M26: says how many Machines drain and how many have waited longer", func(t *testing.T) {
 		all := []machinedrain.Contender{inDrain(contender("a", 1)), contender("b", 2), contender("c", 3)}
 		for limit, want := range map[int]string{
-			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. Machine a has been draining for the longest time: see its condition",
-			3: "Waiting for Machines of Cluster c1 whose drains were requested, or no longer held by hooks, in the same second and that precede this one (maxParallelDrains)",
+			1: "Waiting for other Machines of Cluster c1 to be drained: 1 draining (maxParallelDrains allows 1), 1 waiting longer. Machine a has been draining for " +
+				"the longest time: see its condition",
+			3: "Waiting for Machines of Cluster c1 whose drains were requested, or no longer held by hooks, in the same second and that precede this one " +
+				"(maxParallelDrains)",
 		} {
 			if got := machinedrain.TurnOf(all[2], all, limit, time.Unix(3, 0)).Message("c1"); got != want {
 				t.Errorf("got %q", got)
 			}
 		}
 	})
-	t.Run("M120: names the Machine that has waited for the longest time and cannot begin, or else, for those next in line, the one that has been draining for the longest time", func(t *testing.T) {
+	t.Run("M120: names the Machine that has waited for the longest time and cannot begin, or else, for those next in line, the one that has been draining for "+
+		"the longest time", func(t *testing.T) {
 		many := []machinedrain.Contender{began(contender("a", 1), 1)}
 		for i := range 12 {
 			many = append(many, contender(fmt.Sprintf("m%02d", i), 10+i))
@@ -138,10 +239,22 @@ func TestTurnOf(t *testing.T) {
 			all  []machinedrain.Contender
 			want string
 		}{
-			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), began(contender("b", 2), 50), contender("c", 3)}, ". Machine b has been draining for the longest time: see its condition"},
-			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), blocked(contender("c", 3)), blockedAlone(within(10, contender("b", 2)))}, ". Machine b has waited longer, and its drain cannot begin: see its condition"},
-			{awaitsRules(contender("d", 4)), []machinedrain.Contender{awaitsRules(contender("c", 3))}, ". Machine c has waited longer, and its drain cannot begin: see its condition"},
-			{contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), awaitsRules(contender("b", 2)), blocked(contender("e", 5))}, ". Machine a has been draining for the longest time: see its condition"},
+			{
+				contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), began(contender("b", 2), 50), contender("c", 3)},
+				". Machine b has been draining for the longest time: see its condition",
+			},
+			{
+				contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), blocked(contender("c", 3)), blockedAlone(within(10, contender("b", 2)))},
+				". Machine b has waited longer, and its drain cannot begin: see its condition",
+			},
+			{
+				awaitsRules(contender("d", 4)), []machinedrain.Contender{awaitsRules(contender("c", 3))},
+				". Machine c has waited longer, and its drain cannot begin: see its condition",
+			},
+			{
+				contender("d", 4), []machinedrain.Contender{began(contender("a", 1), 60), awaitsRules(contender("b", 2)), blocked(contender("e", 5))},
+				". Machine a has been draining for the longest time: see its condition",
+			},
 			{contender("z", 60), many, " waiting longer"},
 		} {
 			if got := machinedrain.TurnOf(test.self, test.all, 1, time.Unix(1000, 0)).Message("c1"); !strings.HasSuffix(got, test.want) {
@@ -151,7 +264,8 @@ func TestTurnOf(t *testing.T) {
 	})
 	t.Run("M26: rounds the number of Machines that have waited longer, so that the message rarely changes", func(t *testing.T) {
 		for before, want := range map[int]string{
-			0: ", 0 waiting longer", 9: ", 9 waiting longer", 10: ", at least 10 waiting longer", 19: ", at least 10 waiting longer", 423: ", at least 400 waiting longer",
+			0: ", 0 waiting longer", 9: ", 9 waiting longer", 10: ", at least 10 waiting longer", 19: ", at least 10 waiting longer",
+			423: ", at least 400 waiting longer",
 		} {
 			if got := (machinedrain.Turn{Limit: 1, Draining: 1, Before: before}).Message("c1"); !strings.Contains(got, want) {
 				t.Errorf("%d: got %q", before, got)
@@ -167,8 +281,8 @@ type lagging struct {
 	started  time.Time // when its drain started
 }
 
-// TestTurnsKeepTheLimit deletes Machines, starts their drains and removes them in any order. Never more Machines drain than the limit allows, and
-// while fewer do, another one may start. A Machine observes the others with a lag of up to a second.
+// TestTurnsKeepTheLimit deletes Machines, starts their drains and removes them in any order. Never more Machines drain than the limit
+// allows, and while fewer do, another one may start. A Machine observes the others with a lag of up to a second.
 func TestTurnsKeepTheLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const lag = 1000 // ms

@@ -70,7 +70,8 @@ func (s *simulation) lastBegan(self *simulated) (count int, last time.Time) {
 	return count, last
 }
 
-// mayExceed reports whether the drain of a Machine may exceed the limit of its pool: another one has made no progress for the patience, and no limit is exceeded.
+// mayExceed reports whether the drain of a Machine may exceed the limit of its pool: another one has made no progress for the patience, and
+// no limit is exceeded.
 func (s *simulation) mayExceed(self *simulated) (may bool) {
 	draining := map[string]int{}
 	for _, m := range s.machines {
@@ -107,7 +108,8 @@ func (s *simulation) turn(m *simulated, obstacle machinedrain.Standing) machined
 	contenders, _, _ := machinedrain.Contenders(machines, time.Now(), func(each *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		other := byName[each.Name]
 		return machinedrain.ObservedDrain{
-			Node: node, Maintenance: other.maintenance, Progress: machinedrain.Progress{Last: other.progressed, Observed: after(0)}, Policy: s.policyOf(other), HasInvalidRules: other.invalid, IsHeld: other.held,
+			Node: node, Maintenance: other.maintenance, Progress: machinedrain.Progress{Last: other.progressed, Observed: after(0)}, Policy: s.policyOf(other),
+			HasInvalidRules: other.invalid, IsHeld: other.held,
 			IsBlocked: other.isBlocked(s.now, 5), IsBlockedAlone: other.isBlocked(s.now, int(machinedrain.BlockedAloneAfter.Seconds())),
 		}, nil
 	})
@@ -168,8 +170,8 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 	return false
 }
 
-// step reconciles a Machine, and fails if its drain begins beside as many others as the limit allows, and sooner than its drain timeout after the last
-// of them.
+// step reconciles a Machine, and fails if its drain begins beside as many others as the limit allows, and sooner than its drain timeout
+// after the last of them.
 func (s *simulation) step(t *rapid.T, m *simulated) {
 	count, last := s.lastBegan(m)
 	had, isLimited := m.hasBegun(), (!s.gone || m.waited) && !m.remediated && !s.mayExceed(m)
@@ -186,11 +188,12 @@ func (s *simulation) remove(m *simulated) {
 	s.machines = slices.DeleteFunc(s.machines, func(each *simulated) bool { return each == m })
 }
 
-// TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid rules. A drain
-// begins beside others within the limit of its policy, or alone when no other has begun for its drain timeout, also while the policies are gone. No Machine waits for one that does not begin, unless more
-// Machines than the limit fail after the turn: the timeout of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout
-// is removed keeps no turn that it has not used. A Machine that is remediated waits for no other, and none waits for it. If a drain makes no progress for the
-// patience of its policy, another one begins, but only one in the Cluster at a time.
+// TestTurnsOfBlockedMachines deletes Machines, of which some are held, some fail before or after the turn, and some are selected by invalid
+// rules. A drain begins beside others within the limit of its policy, or alone when no other has begun for its drain timeout, also while
+// the policies are gone. No Machine waits for one that does not begin, unless more Machines than the limit fail after the turn: the timeout
+// of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout is removed keeps no turn that it has
+// not used. A Machine that is remediated waits for no other, and none waits for it. If a drain makes no progress for the patience of its
+// policy, another one begins, but only one in the Cluster at a time.
 func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127, M131, M133
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit"), patience: rapid.SampledFrom([]int{0, 60}).Draw(t, "patience")}
