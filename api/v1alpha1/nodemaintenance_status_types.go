@@ -20,7 +20,7 @@ const (
 
 	// NodeMaintenanceFinalEvictionAttempt is set shortly before the drain timeout. It is True when every Pod that must be drained has had
 	// an eviction attempt, regardless of its step, and the Pods that terminate have had their grace periods. The Machine's hook stays
-	// until the condition is True, at most until status.drainTimeout.finalAttemptEndTime.
+	// until the manager has found that, at most for ten minutes and 30 s.
 	NodeMaintenanceFinalEvictionAttempt = "FinalEvictionAttempt"
 
 	// ReasonAllPodsAttempted means that every Pod that must be drained has had its final eviction attempt.
@@ -271,7 +271,7 @@ type ReplacementStatus struct {
 	NewestPodCreationTime metav1.Time `json:"newestPodCreationTime,omitempty,omitzero"`
 }
 
-// DrainTimeoutStatus is what the manager has observed and done about the drain timeout. A restart of the manager does not change it.
+// DrainTimeoutStatus is what the manager has observed and done about the drain timeout.
 type DrainTimeoutStatus struct {
 	// deadline is the time at which the drain times out.
 	// +required
@@ -288,8 +288,9 @@ type DrainTimeoutStatus struct {
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="finalAttemptTime must be a time as in RFC 3339, from 1970 to 9998"
 	FinalAttemptTime *metav1.Time `json:"finalAttemptTime,omitempty"`
 
-	// finalAttemptEndTime is the time until which the Machine waits for the final eviction attempts and for the grace periods of the Pods
-	// that terminate, if it is later than deadline. It is at most 30 s and ten minutes later than finalAttemptTime.
+	// finalAttemptEndTime is 30 s after finalAttemptTime, or the end of the grace periods of the Pods that terminate, if that is later. The
+	// Machine waits until then, and at least 30 s and at most ten minutes and 30 s from when a manager has found the drain timeout to be
+	// exceeded.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="finalAttemptEndTime must be a time as in RFC 3339, from 1970 to 9998"
 	FinalAttemptEndTime *metav1.Time `json:"finalAttemptEndTime,omitempty"`

@@ -335,3 +335,46 @@ func unreadPolicy(t *testing.T, name string) *setaside.Objects {
 	NewWithT(t).Expect(unread.List("MachineDrainPolicy", "fleet")).To(HaveLen(1))
 	return unread
 }
+
+// TestUnusedTurnOfADrainInPlace: a Machine got the turn of its drain in place two days ago, in an outage, or while something else prevented
+// the drain. The drain has never begun. Then the Machine is deleted.
+func TestUnusedTurnOfADrainInPlace(t *testing.T) {
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	request := map[string]string{v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain), v1alpha1.DrainRequestedAnnotation: ago(48*time.Hour) + "/m"}
+	for name, records := range map[string]map[string]string{
+		"that was blocked":           {v1alpha1.DrainBlockedAnnotation: ago(47 * time.Hour)},
+		"that has the turn, unused":  {v1alpha1.DrainStartedAnnotation: ago(47 * time.Hour), v1alpha1.DrainBlockedAnnotation: ago(47 * time.Hour)},
+		"that waits for a turn":      {v1alpha1.WaitingForTurnAnnotation: ago(47 * time.Hour), v1alpha1.DrainBlockedAnnotation: ago(47 * time.Hour)},
+		"whose drain in place ended": {v1alpha1.DrainStartedAnnotation: ago(47 * time.Hour), v1alpha1.DrainEndedAnnotation: ago(46 * time.Hour)},
+	} {
+		t.Run("M92, M122: the drain timeout of a deleted Machine "+name+" does not count from before the deletion", func(t *testing.T) {
+			g := NewWithT(t)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			cluster.Status.Initialization.InfrastructureProvisioned = new(true)
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			machine := deletedMachine()
+			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Second)))
+			machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(3600))
+			for _, all := range []map[string]string{request, records} {
+				for annotation, value := range all {
+					machine.Annotations[annotation] = value
+				}
+			}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+			}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
+			lost := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-47 * time.Hour), ConsecutiveFailures: 1000}
+			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), lost}, clocktesting.NewFakePassiveClock(now))
+			r.references.Set(client.ObjectKeyFromObject(cluster), cluster.UID+"/kubeconfig", referenced{}, time.Hour)
+			r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-47 * time.Hour)})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "the Node was never drained, and the Machine is deleted since five seconds")
+		})
+	}
+}

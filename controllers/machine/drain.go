@@ -320,7 +320,7 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 		return outcome{}, nil
 	}
 	course := s.course() // with the wait for volumes, which ends now
-	s.IsDrained, s.VolumeWaitStart, s.IsResumed = false, nil, machinedrain.RestartsForDaemonSets(s.machine, s.maintenance)
+	s.IsDrained, s.VolumeWaitStart, s.Restarts = false, nil, machinedrain.RestartsForDaemonSets(s.machine, s.maintenance)
 	if err := r.patchMachine(ctx, s, "ending the wait for volumes", s.clock().Record); err != nil {
 		return outcome{}, err
 	}

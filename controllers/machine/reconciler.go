@@ -77,7 +77,7 @@ type Reconciler struct {
 	policyGone  sync.Map                                  // since when Machines follow other policies than recorded, by namespace and name: see awaitPolicy
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
-	overdue     sync.Map                                  // since when Machines have waited for final attempts, by namespace and name: see observeOverdue
+	overdue     sync.Map                                  // since when drain timeouts have been exceeded, by the Machine's namespace and name: see observeOverdue
 	unconfirmed sync.Map                                  // since when drains have waited for their confirmation, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }

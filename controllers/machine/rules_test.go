@@ -309,7 +309,7 @@ func TestInvalidRule(t *testing.T) {
 			if tc.waits {
 				g.Expect(result.reason).To(Equal(v1alpha1.ReasonInvalidDrainRule))
 				if tc.ended {
-					g.Expect(s.clock().DrainDeadline(machine)).To(HaveValue(Equal(now.Add(2*time.Hour))), "the drain timeout starts again")
+					g.Expect(s.clock().DrainDeadline(machine)).To(HaveValue(Equal(now.Add(time.Hour+time.Minute))), "the minute since the drain has ended does not count")
 				}
 			} else {
 				result, err := r.awaitDrained(t.Context(), s)

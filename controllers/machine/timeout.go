@@ -164,7 +164,7 @@ func (r *Reconciler) untilDrainDeadline(s *scope, waiting outcome) outcome {
 	return s.requeueBy(releaseAt, waiting)
 }
 
-// observeOverdue sets since when the Machine has waited for the final eviction attempts, which is kept in memory: see Clock.Overdue.
+// observeOverdue sets since when this process has found the drain timeout to be exceeded, which is kept in memory: see Clock.Overdue.
 func (r *Reconciler) observeOverdue(s *scope) {
 	s.IsAttempted = r.Clusters.IsAttempted(s.maintenanceRequest(), s.maintenance)
 	key, clock := client.ObjectKeyFromObject(s.machine), s.clock()
@@ -173,13 +173,11 @@ func (r *Reconciler) observeOverdue(s *scope) {
 		return
 	}
 	since, found := r.overdue.Load(key)
-	if !found && clock.AwaitsFinalAttempts(s.machine, s.maintenance, s.now) {
-		since, found = s.now, true
+	if !found || since.(time.Time).Before(*clock.DrainDeadline(s.machine)) { //nolint:forcetypeassert // nothing else is stored
+		since = s.now
 		r.overdue.Store(key, since)
 	}
-	if found {
-		s.OverdueSince = since.(time.Time) //nolint:forcetypeassert // nothing else is stored
-	}
+	s.OverdueSince = since.(time.Time) //nolint:forcetypeassert // nothing else is stored
 }
 
 func (s *scope) exceeds(deadline *time.Time) bool { return deadline != nil && !s.now.Before(*deadline) }

@@ -10,6 +10,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
@@ -110,6 +111,128 @@ func TestDaemonSetsAfterTimeout(t *testing.T) {
 			g.Expect(result.action).To(Equal(proceed))
 			g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeFalse())
 			g.Expect(s.result().reason).To(Equal(v1alpha1.ReasonTimedOut))
+		})
+	}
+}
+
+// overdueScope returns the scope of a Machine that was deleted, and whose drain began, a time before now.
+func overdueScope(now time.Time, since time.Duration, timeout int32) *scope {
+	began := metav1.NewTime(now.Add(-since))
+	machine := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", DeletionTimestamp: &began, Finalizers: []string{"f"}},
+		Spec: clusterv1.MachineSpec{ClusterName: "c", Deletion: clusterv1.MachineDeletionSpec{
+			NodeDrainTimeoutSeconds: ptr.To(timeout), NodeVolumeDetachTimeoutSeconds: ptr.To[int32](300),
+		}},
+	}
+	m := &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 2, CreationTimestamp: began}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+	}
+	m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: began}}
+	m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, ObservedGeneration: 2}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
+	s := &scope{machine: machine, cluster: cluster, now: now, node: &corev1.Node{}}
+	s.observe(m)
+	s.Turn = &machinedrain.Turn{}
+	return s
+}
+
+// The wait for volumes begins when the drain ends, also if the attempts are confirmed before the Machine is reconciled for the first time
+// after a restart or a pause.
+func TestVolumeWaitAfterRestart(t *testing.T) { // M96, M13
+	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	for _, first := range []string{"Machine", "NodeMaintenance"} {
+		t.Run(first, func(t *testing.T) {
+			g, s := NewWithT(t), overdueScope(now, 50*time.Minute, 60)
+			r := overdueReconciler(t, s)
+			if first == "Machine" { // it waits, and its NodeMaintenance is reconciled then
+				result, err := r.awaitDrained(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(result.action).To(Equal(wait))
+				s = overdueScope(now, 50*time.Minute, 60)
+			}
+			r.Clusters.ConfirmAttempted(s.maintenanceRequest(), s.maintenance, "node")
+			result, err := r.awaitDrained(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(proceed))
+			g.Expect(s.timedOut).NotTo(BeEmpty())
+			start := s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
+			g.Expect(start).To(Equal(now), "the Pods have terminated only now, and their volumes get nodeVolumeDetachTimeoutSeconds from now on")
+		})
+	}
+}
+
+// A wait that has begun under an earlier deadline does not count: the timeout was extended while the policy could not be decoded or contact
+// was lost.
+func TestOverdueOfEarlierDeadline(t *testing.T) { // M96
+	g, now := NewWithT(t), time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
+	s := overdueScope(now, 65*time.Second, 60)
+	r := overdueReconciler(t, s)
+	result, err := r.awaitDrained(t.Context(), s)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.action).To(Equal(wait))
+
+	later := now.Add(time.Hour)
+	s = overdueScope(later, time.Hour+65*time.Second, 3600) // the present deadline passed 65 s ago, the wait began an hour ago
+	result, err = r.awaitDrained(t.Context(), s)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.timedOut).To(BeEmpty(), "the final eviction attempts under the present deadline and spec get 30 s")
+	g.Expect(result.action).To(Equal(wait))
+}
+
+func overdueReconciler(t *testing.T, s *scope) *Reconciler {
+	t.Helper()
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(s.machine.DeepCopy(), s.cluster).Build()
+	return newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
+}
+
+// TestReplacementsThatReturn: a Pod of a StatefulSet with a zonal volume tolerates all taints. It is evicted each five minutes (R44), and
+// its replacement starts on the cordoned Node a moment after it is gone. In this moment the Node is drained, and its volume is still
+// attached.
+func TestReplacementsThatReturn(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour} {
+		t.Run("M13, M39: the drain timeout ends a drain whose Node is empty for a moment now and then, "+timeout.String(), func(t *testing.T) {
+			g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			machine := deletedMachine()
+			machine.DeletionTimestamp = new(metav1.NewTime(start))
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(timeout.Seconds()))
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+			}
+			m.Spec.Evacuation.DrainTimeoutSeconds = machine.Spec.Deletion.NodeDrainTimeoutSeconds
+			m.Status.ObservedGeneration, m.Status.StageStatuses = 1, []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+			r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcile := func(now time.Time, drained metav1.ConditionStatus) *scope { // up to the wait for volumes, which waits
+				meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+					Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: v1alpha1.ReasonDraining, ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
+				})
+				s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}, now: now, node: &corev1.Node{}}
+				s.Turn = &machinedrain.Turn{}
+				s.observe(m.DeepCopy())
+				if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
+					r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+				}
+				result, err := r.awaitDrained(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				if s.IsDrained {
+					s.VolumeWaitStart = new(s.clock().VolumeWaitStart(machine, m, now))
+				}
+				g.Expect(result.action == wait || s.drainOver).To(BeTrue())
+				g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+				machine = s.machine
+				return s
+			}
+			period := min(5*time.Minute, timeout-35*time.Second) // R44, or the final eviction attempt
+			for now := start; now.Before(start.Add(3 * time.Hour)); now = now.Add(period) {
+				for _, after := range []time.Duration{time.Second, period / 2, period - time.Second} {
+					if s := reconcile(now.Add(after), metav1.ConditionFalse); len(s.timedOut) > 0 {
+						return
+					}
+				}
+				reconcile(now.Add(period), metav1.ConditionTrue)
+			}
+			t.Errorf("the Machine is held for three hours; its records: %v", machine.Annotations)
 		})
 	}
 }

@@ -66,16 +66,16 @@ func Joined(m *v1alpha1.NodeMaintenance, listed *v1alpha1.NodeMaintenanceNodeSta
 }
 
 // Observe returns the status of the drain timeout of a NodeMaintenance, nil if its drain has no timeout or has not started. It keeps the
-// recorded times until the deadline changes.
+// recorded times until the deadline changes, unless the clock of a manager that has observed it was ahead.
 func Observe(m *v1alpha1.NodeMaintenance, now time.Time) *v1alpha1.DrainTimeoutStatus {
 	ends := evacuation.DrainEnds(m)
 	if m.Spec.Stage != v1alpha1.StageDrain || ends == nil {
 		return nil
 	}
-	if recorded := m.Status.DrainTimeout; recorded != nil && recorded.Deadline.Time.Equal(*ends) {
+	observed := now.Add(time.Second - time.Nanosecond).Truncate(time.Second) // an attempt in the same second may have been made before
+	if recorded := m.Status.DrainTimeout; recorded != nil && recorded.Deadline.Time.Equal(*ends) && !recorded.ObservedTime.After(observed) {
 		return recorded.DeepCopy()
 	}
-	observed := now.Add(time.Second - time.Nanosecond).Truncate(time.Second) // an attempt in the same second may have been made before
 	return &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(*ends), ObservedTime: metav1.NewTime(observed)}
 }
 
@@ -106,20 +106,17 @@ func (p *Progress) AddTerminating(deletion, now time.Time) time.Time {
 }
 
 // Record records the start and the latest end of the final eviction attempts in the status of the drain timeout. Both are unset while some
-// attempts are not due. The start stays the same when Pods appear later, so the end is bounded, unless their attempts are missing after the
-// time for attempts: they have started while no manager ran, or the Machine was paused. A Machine that waits bounds its wait, too.
+// attempts are not due. The start stays the same when Pods appear later. A Machine bounds its wait itself, see machinedrain.Clock.
 func Record(status *v1alpha1.DrainTimeoutStatus, p Progress, now time.Time) {
 	if !p.AllDue {
 		status.FinalAttemptTime, status.FinalAttemptEndTime = nil, nil
 		return
 	}
-	if start := status.FinalAttemptTime; start == nil || p.Missing > 0 && now.After(start.Add(evacuation.EvictionMargin)) {
+	if status.FinalAttemptTime == nil {
 		status.FinalAttemptTime = ptr.To(metav1.NewTime(now.Truncate(time.Second)))
 	}
 	end := status.FinalAttemptTime.Add(evacuation.EvictionMargin)
-	if latest := end.Add(MaxGracePeriod); p.TerminatingUntil.After(latest) {
-		end = latest
-	} else if p.TerminatingUntil.After(end) {
+	if p.TerminatingUntil.After(end) {
 		end = p.TerminatingUntil
 	}
 	status.FinalAttemptEndTime = ptr.To(metav1.NewTime(end))

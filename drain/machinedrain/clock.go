@@ -35,8 +35,8 @@ type Clock struct {
 	Drained *time.Time
 	// Volumes is the start of the wait for volumes.
 	Volumes *time.Time
-	// Overdue is since when this process has waited for the final eviction attempts after the drain timeout. It is not recorded: after a
-	// restart or a pause, Pods that have started meanwhile get theirs.
+	// Overdue is since when this process has found the drain timeout to be exceeded. It is not recorded: after a restart or a pause, Pods that
+	// have started meanwhile get their final eviction attempts.
 	Overdue *time.Time
 
 	isAttempted bool // see Situation.IsAttempted
@@ -196,8 +196,20 @@ func (c Clock) withUnusedTurn(now time.Time) Clock {
 
 // WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were
 // edited or the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
-func (c Clock) WithResumption(now time.Time) Clock {
-	return Clock{Held: c.Held, Drain: &now, resumed: true, outdated: c.outdated}
+func (c Clock) WithResumption(start time.Time) Clock {
+	return Clock{Held: c.Held, Drain: &start, resumed: true, outdated: c.outdated}
+}
+
+// continuedFrom returns from when the drain timeout counts for a drain that had ended and continues now. The time in which Pods were drained
+// before, since the request, counts: otherwise, Pods that return again and again would hold the Machine for ever.
+func (c Clock) continuedFrom(m *clusterv1.Machine, now time.Time) time.Time {
+	if c.Drain == nil || c.Drained == nil || !c.Drained.Before(now) { // the clock of the manager that has recorded the end was ahead
+		return now
+	}
+	if used := c.Drained.Sub(*notBefore(c.Drain, RequestedAt(m))); used > 0 {
+		return now.Add(-used)
+	}
+	return now
 }
 
 // notBefore returns the later of two times. It returns nil if t is nil.
@@ -262,7 +274,7 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 		return *c.Volumes
 	}
 	start := now
-	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && c.Overdue == nil { // else the drain has just ended
+	if deadline := c.DrainDeadline(m); deadline != nil && deadline.Before(start) && c.Overdue == nil { // else the drain has just timed out
 		start = *deadline
 	}
 	drained := meta.FindStatusCondition(maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
@@ -287,6 +299,8 @@ func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 		return nil
 	case c.Waiting != nil:
 		return nil
+	case c.IsGranted(): // maybe in place, long before the deletion: no Pod was drained
+		start = notBeforeRequest(m, *start)
 	case c.Drained != nil || start == nil:
 		if start = c.Blocked; start != nil {
 			start = notBeforeRequest(m, *start)
@@ -309,8 +323,7 @@ func (c Clock) ReleaseAt(m *clusterv1.Machine, maintenance *v1alpha1.NodeMainten
 	}
 	at := ptr.Deref(c.Overdue, now).Add(finalAttemptPeriod)
 	latest := at.Add(draintimeout.MaxGracePeriod)
-	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil &&
-		maintenance.Status.ObservedGeneration == maintenance.Generation {
+	if status := maintenance.Status.DrainTimeout; status != nil && status.FinalAttemptEndTime != nil {
 		switch end := status.FinalAttemptEndTime.Time; {
 		case end.After(latest):
 			at = latest

@@ -139,8 +139,8 @@ func TestReleaseAt(t *testing.T) {
 			ptr.To(after(300))},
 		{"M96: waits for long grace periods for ten minutes only", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 2, 96, 9999), waits, 100,
 			ptr.To(after(725))},
-		{"M96: ignores the end of attempts for an earlier generation", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 1, 96, 300), waits, 100,
-			ptr.To(after(125))},
+		{"M96: also if the NodeMaintenance is edited meanwhile", machine(isDeleted, timeouts(30, 0)), attempting(metav1.ConditionFalse, 1, 96, 300), waits, 100,
+			ptr.To(after(300))},
 		{"M13: releases at the deadline if there is no NodeMaintenance",
 			machine(isDeleted, timeouts(30, 0), annotated(v1alpha1.DrainStartedAnnotation, after(60).Format(time.RFC3339))), nil, machinedrain.Situation{}, 1000,
 			ptr.To(after(90))},
@@ -297,6 +297,40 @@ func TestFinalAttempts(t *testing.T) { // M13, M96
 			}
 		}
 	})
+}
+
+// TestUncountedAttempt: a Pod whose final eviction attempt can never be counted, because its Evacuation is refused for example, holds the
+// Machine for 30 s after its drain timeout.
+func TestUncountedAttempt(t *testing.T) { // M96
+	for period := 0; period <= 60; period += 5 {
+		m, maintenance := machine(isDeleted, timeouts(300, 0)), draining(0)
+		maintenance.Spec.Evacuation.DrainTimeoutSeconds = m.Spec.Deletion.NodeDrainTimeoutSeconds
+		memory, now, promised := machinedrain.Situation{}, after(0), time.Time{}
+		for ; now.Before(after(2000)); now = now.Add(time.Second) {
+			memory.Maintenance = read(maintenance)
+			clock := machinedrain.ClockIn(memory, m, now)
+			if memory.OverdueSince.IsZero() && clock.AwaitsFinalAttempts(m, maintenance, now) {
+				memory.OverdueSince = now
+				clock = machinedrain.ClockIn(memory, m, now)
+				promised = *clock.ReleaseAt(m, maintenance, now)
+			}
+			if at := clock.ReleaseAt(m, maintenance, now); at != nil && !now.Before(*at) {
+				break
+			}
+			status := draintimeout.Observe(maintenance, now)
+			drain, progress := draintimeout.DrainOf(maintenance, nil, now), draintimeout.Progress{AllDue: true}
+			if now.Before(drain.FinalAttemptAt(time.Duration(period) * time.Second)) {
+				progress.AllDue = false
+			} else {
+				progress.Missing = 1
+			}
+			draintimeout.Record(status, progress, now)
+			maintenance.Status.DrainTimeout = status
+		}
+		if wait := now.Sub(after(300)); wait > 30*time.Second {
+			t.Errorf("grace period %ds: released %s after the drain timeout, the condition had said %s at the latest", period, wait, promised.Sub(after(300)))
+		}
+	}
 }
 
 func TestDrainDeadline(t *testing.T) {

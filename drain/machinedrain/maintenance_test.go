@@ -179,8 +179,8 @@ func TestResumedStart(t *testing.T) { // M94, M97
 	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(500)), "before the Machine records it")
 	g.Expect(machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(present), IsResumed: true}, owner, after(502)).Record(owner)).To(BeTrue())
 	update()
-	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(502)))
-	g.Expect(*machinedrain.ClockOf(owner, read(present), after(600)).Drain).To(BeTemporally("==", after(502)))
+	g.Expect(*present.DrainStart()).To(BeTemporally("==", after(492)), "the ten seconds of the drain before count")
+	g.Expect(*machinedrain.ClockOf(owner, read(present), after(600)).Drain).To(BeTemporally("==", after(492)))
 
 	owner = machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.DrainStartedAnnotation, at(60)))
 	update()

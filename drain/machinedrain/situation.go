@@ -27,9 +27,9 @@ type Situation struct {
 	// BlockEnded means that what the Machine has recorded about that is over.
 	BlockEnded bool
 	// IsDrained means that the drain has ended, and IsResumed that Pods must be drained again although it had, or that a recorded turn is used
-	// only now.
-	IsDrained, IsResumed bool
-	// OverdueSince is since when this process has waited for the final eviction attempts after the drain timeout, zero if it has not.
+	// only now. Restarts means that the drain timeout starts again, for the Pods of DaemonSets.
+	IsDrained, IsResumed, Restarts bool
+	// OverdueSince is since when this process has found the drain timeout to be exceeded, zero if it has not.
 	OverdueSince time.Time
 	// IsAttempted means that this process has found that all Pods which must be evicted have had their final eviction attempts and grace
 	// periods.
@@ -59,8 +59,11 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	if s.TurnGranted {
 		c = c.WithGrantedTurn(now)
 	}
-	if s.IsResumed {
+	switch {
+	case s.Restarts:
 		c = c.WithResumption(now)
+	case s.IsResumed:
+		c = c.WithResumption(c.continuedFrom(m, now))
 	}
 	if c.Held != nil { // its NodeMaintenance is suspended, so the rest is not known
 		return c
