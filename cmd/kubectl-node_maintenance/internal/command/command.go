@@ -79,6 +79,7 @@ type options struct {
 	config             *genericclioptions.ConfigFlags
 	version            string
 	workloadKubeconfig string
+	asWorkload         bool
 	noColor            bool
 	warnings           *warnings
 	clock              clock.WithTicker
@@ -94,7 +95,8 @@ func newRoot(version string, streams genericiooptions.IOStreams) *cobra.Command 
 		Long: `Show drains of Nodes before, while and after they happen, and drain Nodes.
 
 With a context of a management cluster, the objects are Machines, and their workload clusters are found through the kubeconfig Secrets of
-the Clusters, or with --workload-kubeconfig. With a context of a workload cluster, the objects are Nodes.`,
+the Clusters, or with --workload-kubeconfig. With a context of a workload cluster, the objects are Nodes. With --as-workload, they are the Nodes
+of a management cluster itself.`,
 		Example: `  # What will happen when this Machine is deleted, and what will block?
   kubectl node-maintenance plan machine workers-abcde
 
@@ -125,6 +127,8 @@ the Clusters, or with --workload-kubeconfig. With a context of a workload cluste
 	o.config.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVar(&o.workloadKubeconfig, "workload-kubeconfig", "",
 		"Kubeconfig file for the workload cluster, instead of the Secret of the Cluster.")
+	root.PersistentFlags().BoolVar(&o.asWorkload, "as-workload", false,
+		"Read a management cluster as a workload cluster: Nodes and Pods are its own, and not those of its Machines.")
 	root.PersistentFlags().BoolVar(&o.noColor, "no-color", false, "Print without colors, as if NO_COLOR was set.")
 	o.completeFlags(root)
 	root.AddCommand(newPlan(o), newWhy(o), newStatus(o), newDrain(o), newCordon(o), newComplete(o), newReport(o), newVersion(o))
@@ -146,7 +150,21 @@ func (o *options) connect(ctx context.Context) (*observe.Connections, error) {
 	if o.config.Context != nil && *o.config.Context != "" {
 		name = *o.config.Context
 	}
-	return observe.NewConnections(ctx, config, terminal.Clean(name, maxError), o.workloadKubeconfig)
+	connections, err := observe.NewConnections(ctx, config, terminal.Clean(name, maxError), o.workloadKubeconfig)
+	if err == nil && o.asWorkload {
+		connections.Current.HasMachines = false
+	}
+	return connections, err
+}
+
+// noMachines is the error of a command line that names Machines, or objects that contain them, with a workload cluster.
+func noMachines(c *observe.Cluster, instead string) error {
+	return errors.Errorf("%s has no Machines: it does not serve them, or is read as a workload cluster (--as-workload)%s", c.Name, instead)
+}
+
+// noMachineOfNode is the error of a command line that names a Node with a management cluster.
+func noMachineOfNode(c *observe.Cluster, namespace, node string) error {
+	return errors.Errorf("no Machine of Node %s in namespace %s of %s; for a Node of this cluster itself, pass --as-workload", node, namespace, c.Name)
 }
 
 // namespace returns the namespace of the context or of --namespace.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -84,9 +86,25 @@ func TestExitCodes(t *testing.T) {
 
 	t.Run("K2, K5: a Cluster without a namespace is an invalid command line", func(t *testing.T) {
 		g := NewWithT(t)
-		_, stderr, code := run("why", "pod", "web-0", "--cluster", "prod")
+		_, stderr, code := run("why", "pod", "web-0", "--workload-cluster", "prod")
 		g.Expect(code).To(Equal(2))
-		g.Expect(stderr).To(HavePrefix("error: --cluster needs a namespace, as in: --cluster default/prod\n"))
+		g.Expect(stderr).To(HavePrefix("error: --workload-cluster needs a namespace, as in: --workload-cluster default/prod\n"))
+	})
+
+	t.Run("K54: --cluster has the meaning that it has for kubectl, and --workload-cluster is for Pods", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, command := range []string{"plan", "why", "status", "drain"} {
+			args := []string{command, "machine", "x", "--cluster", "default/prod", "--kubeconfig", os.DevNull}
+			if command == "drain" {
+				args = append(args, "--yes")
+			}
+			_, stderr, code := run(args...)
+			g.Expect(code).To(Equal(3), command)
+			g.Expect(stderr).To(ContainSubstring(`cluster "default/prod"`), command)
+		}
+		_, stderr, code := run("why", "machine", "x", "--workload-cluster", "default/prod")
+		g.Expect(code).To(Equal(2))
+		g.Expect(stderr).To(HavePrefix("error: --workload-cluster is for Pods\n"))
 	})
 
 	t.Run("K20: without a command, the plugin prints its help", func(t *testing.T) {
@@ -309,35 +327,123 @@ func TestConcernsMachines(t *testing.T) {
 // writes.
 func forbidding(t *testing.T) (address string, writes *atomic.Int32) {
 	t.Helper()
-	version := metav1.GroupVersionForDiscovery{GroupVersion: v1alpha1.GroupVersion.String(), Version: v1alpha1.GroupVersion.Version}
-	answers := map[string]any{
+	return serving(t, nil)
+}
+
+// serving returns the address of an API server that serves Nodes, Pods, NodeMaintenances and the kinds of Cluster API that are named, and
+// the number of writes, which it accepts. It forbids to read what is not in the answers, which are by path.
+func serving(t *testing.T, answers map[string]any, ofClusterAPI ...string) (address string, writes *atomic.Int32) {
+	t.Helper()
+	all := map[string]any{
 		"/api": metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
 		"/api/v1": metav1.APIResourceList{
 			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1",
-			APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod"}},
-		},
-		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
-			{Name: v1alpha1.GroupVersion.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
-		}},
-		"/apis/" + version.GroupVersion: metav1.APIResourceList{
-			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: version.GroupVersion,
-			APIResources: []metav1.APIResource{{Name: "nodemaintenances", Kind: "NodeMaintenance"}},
+			APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod", Namespaced: true}},
 		},
 	}
+	groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}}
+	for group, kinds := range map[schema.GroupVersion][]string{v1alpha1.GroupVersion: {"NodeMaintenance"}, clusterv1.GroupVersion: ofClusterAPI} {
+		version := metav1.GroupVersionForDiscovery{GroupVersion: group.String(), Version: group.Version}
+		resources := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: group.String()}
+		for _, kind := range kinds {
+			resources.APIResources = append(resources.APIResources, metav1.APIResource{
+				Name: strings.ToLower(kind) + "s", Kind: kind, Namespaced: kind != "NodeMaintenance",
+			})
+		}
+		groups.Groups = append(groups.Groups, metav1.APIGroup{Name: group.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})
+		all["/apis/"+group.String()] = resources
+	}
+	all["/apis"] = groups
+	maps.Copy(all, answers)
 	writes = &atomic.Int32{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
 		if r.Method != http.MethodGet {
 			writes.Add(1)
+			body, _ := io.ReadAll(r.Body)
+			_, _ = w.Write(body)
+			return
 		}
-		answer, served := answers[r.URL.Path]
-		w.Header().Set("Content-Type", "application/json")
-		if !served {
+		answer, served := all[r.URL.Path]
+		if status, is := answer.(metav1.Status); is {
+			w.WriteHeader(int(status.Code))
+		} else if !served {
 			w.WriteHeader(http.StatusForbidden)
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, writes
+}
+
+// TestOwnNodes has a management cluster without Machines, whose Node is drained by hand.
+func TestOwnNodes(t *testing.T) {
+	const node = "own"
+	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "rack-7"}}
+	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes(node)
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: node}}}
+	group := v1alpha1.GroupVersion.String()
+	address, writes := serving(t, map[string]any{
+		"/apis/" + clusterv1.GroupVersion.String() + "/namespaces/default/machines": clusterv1.MachineList{
+			TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineList"},
+		},
+		"/api/v1/nodes/" + node: corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: node, UID: "uid"}},
+		"/api/v1/pods":          corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}},
+		"/apis/" + group + "/nodemaintenances": v1alpha1.NodeMaintenanceList{
+			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "NodeMaintenanceList"}, Items: []v1alpha1.NodeMaintenance{m},
+		},
+		"/apis/" + group + "/nodemaintenances/kubectl-own": apierrors.NewNotFound(schema.GroupResource{Resource: "nodemaintenances"}, "kubectl-own").Status(),
+	}, "Machine", "Cluster")
+	own := func(args ...string) (stdout, stderr string, code int) {
+		return run(append(args, "--server", address, "--kubeconfig", os.DevNull)...)
+	}
+	for _, command := range [][]string{{"plan"}, {"why"}, {"drain", "--yes"}, {"complete"}} {
+		t.Run("K42: "+command[0]+" says how to name a Node of the management cluster itself", func(t *testing.T) {
+			g := NewWithT(t)
+			_, stderr, code := own(append(command, "node", node)...)
+			g.Expect(code).To(Equal(3))
+			g.Expect(stderr).To(ContainSubstring("no Machine of Node own in namespace default of context ; for a Node of this cluster itself, pass --as-workload"))
+			g.Expect(writes.Load()).To(BeZero())
+		})
+	}
+	for _, command := range []string{"plan", "why"} {
+		t.Run("K42: "+command+" explains a Node of the management cluster itself", func(t *testing.T) {
+			g := NewWithT(t)
+			stdout, stderr, _ := own(command, "node", node, "--as-workload")
+			g.Expect(stdout).To(ContainSubstring("rack-7"), stderr)
+			g.Expect(stdout).To(ContainSubstring("Read from workload cluster, "))
+		})
+	}
+	t.Run("K42: status shows the maintenance of the management cluster's own Nodes", func(t *testing.T) {
+		g := NewWithT(t)
+		stdout, _, code := own("status")
+		g.Expect(code).To(BeZero())
+		g.Expect(stdout).NotTo(ContainSubstring("rack-7"))
+		stdout, _, code = own("status", "--as-workload")
+		g.Expect(code).To(BeZero())
+		g.Expect(stdout).To(ContainSubstring("NodeMaintenance rack-7, stage Drain"))
+	})
+	t.Run("K42: drain maintains a Node of the management cluster itself", func(t *testing.T) {
+		g := NewWithT(t)
+		stdout, stderr, code := own("drain", "node", node, "--as-workload", "--yes", "--wait=false")
+		g.Expect(code).To(BeZero(), stderr)
+		g.Expect(stdout).To(Equal("nodemaintenance.maintenance.cluster.x-k8s.io/kubectl-own created\n"))
+		g.Expect(writes.Load()).To(BeEquivalentTo(1))
+	})
+	t.Run("K42: there are no Machines in a management cluster that is read as a workload cluster", func(t *testing.T) {
+		for _, command := range [][]string{{"plan"}, {"why"}, {"drain", "--yes"}, {"status"}} {
+			g := NewWithT(t)
+			_, stderr, code := own(append(command, "machine", "w1", "--as-workload")...)
+			g.Expect(code).To(Equal(3))
+			g.Expect(stderr).To(ContainSubstring("has no Machines: it does not serve them, or is read as a workload cluster (--as-workload)"), command[0])
+		}
+	})
+	t.Run("K42: the commands that are suggested after the wait read the same cluster in the same way", func(t *testing.T) {
+		g := NewWithT(t)
+		o := &options{config: genericclioptions.NewConfigFlags(true), asWorkload: true}
+		g.Expect(o.where()).To(Equal(" --as-workload"))
+		g.Expect(o.whereOfKubectl()).To(BeEmpty(), "kubectl has no such flag")
+	})
 }
 
 func TestUnreadNode(t *testing.T) {

@@ -225,7 +225,7 @@ func (m *maintainOptions) prepare(ctx context.Context, c *observe.Connections, t
 		return run, err
 	}
 	if t.kind != "node" {
-		return nil, errors.Errorf("%s is not a management cluster: it serves no Machines; name Nodes", c.Current.Name)
+		return nil, noMachines(c.Current, "; name Nodes")
 	}
 	if !c.Current.HasMaintenances {
 		return nil, errors.Errorf("%s does not serve NodeMaintenances: no manager is connected to it", c.Current.Name)

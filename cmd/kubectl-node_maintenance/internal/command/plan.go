@@ -108,7 +108,7 @@ func (p *planOptions) drains(ctx context.Context, c *observe.Connections, t targ
 	plan := &report.Plan{Context: contextOf(c)}
 	if !c.Current.HasMachines {
 		if t.kind != "node" {
-			return nil, errors.Errorf("%s is not a management cluster: it serves no Machines; use plan node NAME", c.Current.Name)
+			return nil, noMachines(c.Current, "; use plan node NAME")
 		}
 		if len(proposed.Rules)+len(proposed.Policies) > 0 {
 			return nil, usagef("--rule and --policy apply to Machines, in a management cluster")

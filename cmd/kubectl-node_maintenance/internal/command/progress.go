@@ -136,11 +136,11 @@ func (p progress) stopped(why string, run *maintain.Run) {
 		p.say(fmt.Sprintf("The %s of %s continues. To follow it: kubectl node-maintenance status", what, targetNames(active)) + p.where())
 	}
 	if p.stage == v1alpha1.StageDrain && len(active) > 0 {
-		command := "kubectl node-maintenance complete"
+		command, where := "kubectl node-maintenance complete", p.where()
 		if p.together != "" {
-			command = "kubectl delete"
+			command, where = "kubectl delete", p.whereOfKubectl()
 		}
-		p.say(fmt.Sprintf("To end the drain: %s %s %s", command, active[0].Resource, active[0].Name) + p.where())
+		p.say(fmt.Sprintf("To end the drain: %s %s %s", command, active[0].Resource, active[0].Name) + where)
 	}
 	switch {
 	case len(queued) == 0:
@@ -151,8 +151,17 @@ func (p progress) stopped(why string, run *maintain.Run) {
 	}
 }
 
-// where returns the flags by which the command line has selected a kubeconfig, a context and a namespace.
+// where returns the flags by which the command line has selected what it is about.
 func (o *options) where() string {
+	where := o.whereOfKubectl()
+	if o.asWorkload {
+		where += " --as-workload"
+	}
+	return where
+}
+
+// whereOfKubectl returns those of these flags that kubectl has: they select a kubeconfig, a context and a namespace.
+func (o *options) whereOfKubectl() string {
 	var flags strings.Builder
 	for _, flag := range []struct {
 		name  string

@@ -100,8 +100,10 @@ func (t targets) machines(ctx context.Context, c *observe.Connections) ([]types.
 	}
 	for _, wanted := range t.names {
 		if !found[wanted] {
-			kind := map[string]string{"node": "Node", "machinedeployment": "MachineDeployment"}[t.kind]
-			return nil, errors.Errorf("no Machine of %s %s in namespace %s", kind, wanted, t.namespace)
+			if t.kind == "node" {
+				return nil, noMachineOfNode(c.Current, t.namespace, wanted)
+			}
+			return nil, errors.Errorf("no Machine of MachineDeployment %s in namespace %s", wanted, t.namespace)
 		}
 	}
 	if len(keys) == 0 {

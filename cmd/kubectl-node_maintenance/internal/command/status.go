@@ -223,7 +223,7 @@ func concerns(m *clusterv1.Machine, kind, name string) bool {
 // workloadHas returns an error if a workload cluster has no objects of a kind.
 func workloadHas(c *observe.Connections, kind string) error {
 	if kind != "" && kind != "node" {
-		return errors.Errorf("%s is not a management cluster: it serves no Machines", c.Current.Name)
+		return noMachines(c.Current, "")
 	}
 	return nil
 }

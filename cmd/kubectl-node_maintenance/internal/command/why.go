@@ -36,10 +36,10 @@ rule that decided, its place in the plan, its PodDisruptionBudgets, evacuators a
 
   # Why is this Pod still there? With a context of the workload cluster, or of the management cluster:
   kubectl node-maintenance why pod web-0 -n shop
-  kubectl node-maintenance why pod web-0 -n shop --cluster default/prod`,
+  kubectl node-maintenance why pod web-0 -n shop --workload-cluster default/prod`,
 		RunE: func(command *cobra.Command, args []string) error { return y.run(command.Context(), args) },
 	}
-	command.Flags().StringVar(&y.cluster, "cluster", "", "Cluster of a Pod, as NAMESPACE/NAME, with a context of a management cluster.")
+	command.Flags().StringVar(&y.cluster, "workload-cluster", "", "Cluster of a Pod, as NAMESPACE/NAME, with a context of a management cluster.")
 	addOutput(command, &y.output, outputJSON, outputYAML)
 	return o.completeWith(command, "machine", "node", "pod")
 }
@@ -52,8 +52,11 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if y.cluster != "" && !strings.Contains(y.cluster, "/") {
-		return usagef("--cluster needs a namespace, as in: --cluster default/%s", y.cluster)
+	switch {
+	case y.cluster != "" && kind != "pod":
+		return usagef("--workload-cluster is for Pods")
+	case y.cluster != "" && !strings.Contains(y.cluster, "/"):
+		return usagef("--workload-cluster needs a namespace, as in: --workload-cluster default/%s", y.cluster)
 	}
 	namespace, err := y.namespace()
 	if err != nil {
@@ -78,7 +81,7 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 func (y *whyOptions) explain(ctx context.Context, c *observe.Connections, kind string, key types.NamespacedName) (*report.Why, error) {
 	switch {
 	case kind == "machine" && !c.Current.HasMachines:
-		return nil, errors.Errorf("%s is not a management cluster: it serves no Machines; use why node NAME", c.Current.Name)
+		return nil, noMachines(c.Current, "; use why node NAME")
 	case kind == "machine":
 		return y.explainMachine(ctx, c, key)
 	case kind == "node" && c.Current.HasMachines:
@@ -253,7 +256,10 @@ func machineOf(ctx context.Context, c *observe.Cluster, cluster types.Namespaced
 // workload returns the workload cluster of a Pod, and its Cluster if the context is that of a management cluster.
 func (y *whyOptions) workload(ctx context.Context, c *observe.Connections) (*observe.Workload, types.NamespacedName, error) {
 	var cluster types.NamespacedName
-	if !c.Current.HasMachines {
+	switch {
+	case !c.Current.HasMachines && y.cluster != "":
+		return nil, cluster, usagef("--workload-cluster is for a context of a management cluster, without --as-workload")
+	case !c.Current.HasMachines:
 		return c.CurrentWorkload(), cluster, nil
 	}
 	namespace, name, found := strings.Cut(y.cluster, "/")
@@ -263,7 +269,8 @@ func (y *whyOptions) workload(ctx context.Context, c *observe.Connections) (*obs
 			return nil, cluster, errors.Wrap(err, "listing Clusters")
 		}
 		if len(list.Items) != 1 {
-			return nil, cluster, usagef("%s has %d Clusters: pass --cluster NAMESPACE/NAME", c.Current.Name, len(list.Items))
+			return nil, cluster, usagef(
+				"%s has %d Clusters: pass --workload-cluster NAMESPACE/NAME, or --as-workload for its own Pods", c.Current.Name, len(list.Items))
 		}
 		cluster = client.ObjectKeyFromObject(&list.Items[0])
 	}
@@ -282,5 +289,5 @@ func machineOfNode(ctx context.Context, c *observe.Cluster, namespace, node stri
 			return client.ObjectKeyFromObject(&machines[i]), nil
 		}
 	}
-	return types.NamespacedName{}, errors.Errorf("no Machine of Node %s in namespace %s of %s", node, namespace, c.Name)
+	return types.NamespacedName{}, noMachineOfNode(c, namespace, node)
 }
