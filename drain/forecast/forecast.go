@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -55,6 +56,8 @@ type Observation struct {
 	// Surges has the Deployments of DeploymentsOf that could be read, with what else decides whether they surge. The Deployment is nil if it
 	// does not exist.
 	Surges map[types.NamespacedName]surge.Observation
+	// Sets has the StatefulSets of StatefulSetsOf that could be read, nil for one that does not exist.
+	Sets map[types.NamespacedName]*appsv1.StatefulSet
 	// NodeAgent means that the manager serves node agents.
 	NodeAgent bool
 	Now       time.Time
@@ -106,6 +109,11 @@ type Pod struct {
 	// Surge is what the evacuator for Deployments is expected to do. It is nil if the Pod has no such evacuator, or if the Deployment was not
 	// read.
 	Surge *surge.Outlook
+	// Set is the StatefulSet whose Pods are evicted in order, if the Pod has the evacuator for StatefulSets. InOrder is how many of its Pods
+	// on the Nodes that are drained together are, and SetUnread means that it could not be read, and may require no order.
+	Set       types.NamespacedName
+	InOrder   int
+	SetUnread bool
 	// Next is the next action for the Pod, if it is a target now.
 	Next evacuation.Action
 	// Evacuation is the present one, or nil.
@@ -114,6 +122,7 @@ type Pod struct {
 	Shortage string
 
 	surgePolicy v1alpha1.SurgePolicy // the most permissive one that is requested
+	idle        []string             // the classes of evacuators that complete at once
 }
 
 // IsEvicted reports whether the Pod is evicted if no evacuator removes it before.
@@ -142,6 +151,23 @@ func DeploymentsOf(o Observation) []types.NamespacedName {
 		}
 	}
 	return slices.Collect(maps.Keys(found))
+}
+
+// StatefulSetsOf returns the StatefulSets of Pods of the Node that the NodeMaintenances ask to evict in order.
+func StatefulSetsOf(o Observation) []types.NamespacedName {
+	found := sets.New[types.NamespacedName]()
+	if evacuation.DrainersOf(maintenancesOf(o), nil).On(o.Node).Combined().Ordered {
+		for i := range o.Pods {
+			if pod := &o.Pods[i]; pod.Spec.NodeName == o.Node.Name && statefulset.SetOf(pod) != "" {
+				found.Insert(setOf(pod))
+			}
+		}
+	}
+	return found.UnsortedList()
+}
+
+func setOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: statefulset.SetOf(pod)}
 }
 
 func deploymentOf(pod *corev1.Pod) types.NamespacedName {
@@ -200,6 +226,7 @@ func Of(o Observation) Forecast {
 			planned = append(planned, described.Planned)
 			if node == o.Node.Name {
 				p := forecastPod(o, maintenances, described, pod, e)
+				p.predictOrder(o, terms.Ordered)
 				p.Shortage = shortage(o, timeout, described, pod)
 				result.Pods = append(result.Pods, p)
 			}
@@ -211,7 +238,14 @@ func Of(o Observation) Forecast {
 		result.Waiting = turns.Message(o.Maintenance.Name)
 	}
 	steps, awaited := simulate(c, planned)
+	inOrder := map[types.NamespacedName]int{}
+	for i := range o.Pods {
+		if uid := o.Pods[i].UID; steps[uid] > 0 && !awaited.Has(uid) {
+			inOrder[setOf(&o.Pods[i])]++
+		}
+	}
 	for i := range result.Pods {
+		result.Pods[i].InOrder = inOrder[result.Pods[i].Set]
 		result.Pods[i].conclude(o, terms, steps, awaited)
 	}
 	if o.Then != nil {
@@ -290,11 +324,12 @@ func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alph
 // predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at
 // once.
 func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
-	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isForDeployments) {
+	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isOf(v1alpha1.EvacuatorClassDeployment)) {
 		return
 	}
 	if refused, found := surge.RefusedIn(p.Evacuation); found {
-		p.Surge, p.Evacuators = &refused, slices.DeleteFunc(p.Evacuators, isForDeployments)
+		p.Surge = &refused
+		p.omit(v1alpha1.EvacuatorClassDeployment)
 		return
 	}
 	policy := surge.PolicyFor(p.Pod, maintenances, nil)
@@ -305,12 +340,31 @@ func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenanc
 	deployment.Now, deployment.Drains = o.Now, surge.DrainsOf(nil, o.All)
 	outlook := surge.OutlookOf(deployment, p.leaving(policy, maintenances, o.Now))
 	if p.Surge = &outlook; outlook.Refusal != "" {
-		p.Evacuators = slices.DeleteFunc(p.Evacuators, isForDeployments)
+		p.omit(v1alpha1.EvacuatorClassDeployment)
 	}
 }
 
-func isForDeployments(e v1alpha1.Evacuator) bool {
-	return e.EvacuatorClass == v1alpha1.EvacuatorClassDeployment
+// predictOrder removes the evacuator for StatefulSets from a Pod whose StatefulSet or NodeMaintenances require no order: it then completes
+// at once.
+func (p *Pod) predictOrder(o Observation, ordered bool) {
+	if statefulset.SetOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isOf(v1alpha1.EvacuatorClassStatefulSet)) {
+		return
+	}
+	set, known := o.Sets[setOf(p.Pod)]
+	if !ordered || known && !statefulset.Ordered(set) {
+		p.omit(v1alpha1.EvacuatorClassStatefulSet)
+		return
+	}
+	p.Set, p.SetUnread = setOf(p.Pod), !known
+}
+
+// omit removes an evacuator that completes at once.
+func (p *Pod) omit(class string) {
+	p.Evacuators, p.idle = slices.DeleteFunc(p.Evacuators, isOf(class)), append(p.idle, class)
+}
+
+func isOf(class string) func(v1alpha1.Evacuator) bool {
+	return func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == class }
 }
 
 // leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner
@@ -330,21 +384,24 @@ func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeM
 	return leaving
 }
 
-// expectedEvacuation returns the Evacuation of the Pod, or the one that it would get, after a surge was refused.
+// expectedEvacuation returns the Evacuation of the Pod, or the one that it would get, after the evacuators that have nothing to do have
+// completed.
 func (p *Pod) expectedEvacuation(o Observation) *v1alpha1.Evacuation {
 	if p.Evacuation == nil {
 		e := evacuation.New(p.Pod, p.Evacuators, o.Maintenance.Spec.Evacuation.ProgressDeadlineSeconds)
 		e.CreationTimestamp = metav1.NewTime(o.Now)
 		return e
 	}
-	if p.Surge == nil || p.Surge.Refusal == "" {
+	if len(p.idle) == 0 {
 		return p.Evacuation
 	}
 	e := p.Evacuation.DeepCopy()
-	if e.ActiveEvacuator() == v1alpha1.EvacuatorClassDeployment {
-		e.Status.ActiveEvacuatorCompleted = true
-	} else {
-		e.Spec.Evacuators = slices.DeleteFunc(e.Spec.Evacuators, isForDeployments)
+	for _, class := range p.idle {
+		if e.ActiveEvacuator() == class {
+			e.Status.ActiveEvacuatorCompleted = true
+		} else {
+			e.Spec.Evacuators = slices.DeleteFunc(e.Spec.Evacuators, isOf(class))
+		}
 	}
 	return e
 }
@@ -356,7 +413,8 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	case p.Outcome == Finished:
 		return
 	case !moves:
-		p.Outcome, p.Evacuators, p.Problems, p.Surge = Stays, nil, nil, nil
+		p.Outcome = Stays
+		p.withoutEvacuation()
 		return
 	case !awaited.Has(p.UID):
 		p.Outcome, p.Step = Evacuated, step
@@ -366,9 +424,10 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 		p.Outcome, p.Step = Completes, step
 	}
 	if p.Outcome != Evacuated {
-		p.Evacuators, p.Problems, p.Surge = nil, nil, nil
+		p.withoutEvacuation()
 		return
 	}
+	terms.Ordered = terms.Ordered && !slices.Contains(p.idle, v1alpha1.EvacuatorClassStatefulSet) // an Evacuation without evacuators is resolved
 	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, terms, o.Now))
 	if !p.IsEvicted() || o.Budgets == nil {
 		return
@@ -383,6 +442,11 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
 	p.AtOnce = len(admitted) > 0 && len(p.Budgets) == 0 && p.DeletionTimestamp == nil && p.Next.Kind == evacuation.Evict
+}
+
+// withoutEvacuation forgets what was predicted for a Pod that is not evacuated.
+func (p *Pod) withoutEvacuation() {
+	p.Evacuators, p.Problems, p.Surge, p.Set, p.InOrder = nil, nil, nil, types.NamespacedName{}, 0
 }
 
 // Controller returns the kind and name of the controller of the Pod: the Deployment of its ReplicaSet, else the one in its owner

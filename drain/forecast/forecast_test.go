@@ -187,6 +187,87 @@ func TestSurge(t *testing.T) {
 	}
 }
 
+// ofSet makes a Pod one of StatefulSet db.
+func ofSet(p *corev1.Pod) {
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", UID: "db", Controller: ptr.To(true)}}
+}
+
+func TestOrder(t *testing.T) {
+	db := types.NamespacedName{Namespace: "default", Name: "db"}
+	set := func(change func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+		s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: db.Namespace, Name: db.Name, UID: "db"}}
+		change(s)
+		return s
+	}
+	ordered := set(func(*appsv1.StatefulSet) {})
+	// active is an Evacuation of Pod db-1 in which the evacuator for StatefulSets acts.
+	active := func(o *forecast.Observation) {
+		e := evacuation.New(&o.Pods[1], []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: 1}}, 1800)
+		e.CreationTimestamp = metav1.NewTime(now)
+		e.Status.ActiveEvacuatorClass, e.Status.EvacuationProgressTimestamp = ptr.To(v1alpha1.EvacuatorClassStatefulSet), ptr.To(metav1.NewTime(now))
+		o.Evacuations = []v1alpha1.Evacuation{*e}
+	}
+	const acts = "default/db-0 default/db-1: Evacuator statefulset.apps.k8s.io acts before the eviction"
+	for name, test := range map[string]struct {
+		sets   map[types.NamespacedName]*appsv1.StatefulSet
+		change func(*forecast.Observation)
+		want   string
+		atOnce int
+	}{
+		"says how many Pods of a StatefulSet wait for others": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, nil,
+			acts + ": the Pods of StatefulSet default/db are evicted one at a time, the highest ordinal first; 1 of 2 wait at most 3m0s each for the replacement of the one before", 0},
+		"expects no delay of a Pod that waits for no other": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) { o.Pods = o.Pods[:1] }, "", 0},
+		"expects no delay with podManagementPolicy Parallel": {map[types.NamespacedName]*appsv1.StatefulSet{db: set(func(s *appsv1.StatefulSet) {
+			s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+		})}, nil, "", 2},
+		"expects no delay with update strategy OnDelete": {map[types.NamespacedName]*appsv1.StatefulSet{db: set(func(s *appsv1.StatefulSet) {
+			s.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+		})}, nil, "", 2},
+		"expects no delay if the StatefulSet does not exist": {map[types.NamespacedName]*appsv1.StatefulSet{db: nil}, nil, "", 2},
+		"expects that an evacuator which is active completes where the StatefulSet requires no order": {
+			map[types.NamespacedName]*appsv1.StatefulSet{db: nil}, active, "", 2},
+		"expects that an evacuator which is active completes where no NodeMaintenance requests an order any more": {
+			map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) {
+				active(o)
+				o.Maintenance.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsUnordered
+			}, "", 2},
+		"does not know the delay if the StatefulSet was not read": {nil, nil, acts + " if StatefulSet default/db requires an order: it was not read", 0},
+		"says that a Pod waits which has begun to": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) {
+			active(o)
+			o.Pods = o.Pods[1:]
+		}, "default/db-1: Evacuator statefulset.apps.k8s.io acts before the eviction: the Pods of StatefulSet default/db are evicted one at a time, the highest ordinal first", 0},
+	} {
+		t.Run("K47: plan "+name, func(t *testing.T) {
+			o := forecast.Observation{
+				Maintenance: maintenance("m"), Node: node("one"), Surroundings: surroundings{}, Sets: test.sets,
+				Budgets: budgets.NewIndex(nil, nil), Pods: []corev1.Pod{pod("db-0", ofSet), pod("db-1", ofSet)}, Now: now,
+			}
+			o.Maintenance.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
+			if test.change != nil {
+				test.change(&o)
+			}
+			g := NewWithT(t)
+			if o.Maintenance.Spec.Evacuation.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered {
+				g.Expect(forecast.StatefulSetsOf(o)).To(ConsistOf(db))
+			} else {
+				g.Expect(forecast.StatefulSetsOf(o)).To(BeEmpty())
+			}
+			got, atOnce := "", 0
+			predicted := forecast.Of(o)
+			for _, obstacle := range predicted.Obstacles(now) {
+				got += strings.Join(obstacle.Pods, " ") + ": " + obstacle.Message
+			}
+			for i := range predicted.Pods {
+				if predicted.Pods[i].AtOnce {
+					atOnce++
+				}
+			}
+			g.Expect(got).To(Equal(test.want))
+			g.Expect(atOnce).To(Equal(test.atOnce), "Pods that are evicted at the same time")
+		})
+	}
+}
+
 func TestRestartOutlook(t *testing.T) {
 	requests := func(replicas int32, change func(*forecast.Observation)) string {
 		o := forecast.Observation{

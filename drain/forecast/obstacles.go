@@ -8,9 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -140,9 +142,9 @@ func (p *Pod) Obstacles(now time.Time) []Obstacle {
 		return []Obstacle{p.completion()}
 	default:
 	}
-	if evacuator := p.firstEvacuator(); evacuator != "" {
+	if evacuator := p.firstEvacuator(); evacuator != "" && !p.isAloneInOrder(evacuator) {
 		found = append(found, Obstacle{
-			Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction" + p.surgeMessage(evacuator),
+			Severity: Delays, Reason: ReasonEvacuator, Message: "Evacuator " + evacuator + " acts before the eviction" + p.detail(evacuator),
 		})
 	}
 	if p.Next.Kind == evacuation.AwaitBackoff {
@@ -185,9 +187,19 @@ func (p *Pod) budget() Obstacle {
 	return obstacle
 }
 
-// surgeMessage returns what the evacuator for Deployments does, and nothing for other evacuators.
-func (p *Pod) surgeMessage(class string) string {
+// isAloneInOrder reports whether a Pod waits for no other Pod of its StatefulSet on the Nodes that are drained together, and has not begun
+// to wait.
+func (p *Pod) isAloneInOrder(evacuator string) bool {
+	return evacuator == v1alpha1.EvacuatorClassStatefulSet && p.InOrder == 1 && p.Next.Kind != evacuation.AwaitEvacuator
+}
+
+// detail returns what the evacuators for Deployments and StatefulSets do, and nothing for other evacuators.
+func (p *Pod) detail(class string) string {
 	switch {
+	case class == v1alpha1.EvacuatorClassStatefulSet && p.SetUnread:
+		return " if StatefulSet " + p.Set.String() + " requires an order: it was not read"
+	case class == v1alpha1.EvacuatorClassStatefulSet && p.Set.Name != "":
+		return ": " + OrderMessage(p.Set, p.InOrder)
 	case class != v1alpha1.EvacuatorClassDeployment:
 		return ""
 	case p.Surge == nil:
@@ -197,6 +209,15 @@ func (p *Pod) surgeMessage(class string) string {
 	default:
 		return ": " + strings.TrimSuffix(p.Surge.Message, ".")
 	}
+}
+
+// OrderMessage says how so many Pods of a StatefulSet are evicted in order.
+func OrderMessage(set types.NamespacedName, pods int) string {
+	message := fmt.Sprintf("the Pods of StatefulSet %s are evicted one at a time, the highest ordinal first", set)
+	if pods > 1 {
+		message += fmt.Sprintf("; %d of %d wait at most %s each for the replacement of the one before", pods-1, pods, statefulset.MaxWait)
+	}
+	return message
 }
 
 // firstEvacuator returns the class of the evacuator that is active, or becomes active first. It is empty if the Pod is evicted at once.

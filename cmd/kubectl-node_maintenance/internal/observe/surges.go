@@ -63,6 +63,24 @@ func (w *Workload) readSurges(ctx context.Context, names []types.NamespacedName)
 	})
 }
 
+// readSets reads StatefulSets.
+func (w *Workload) readSets(ctx context.Context, names []types.NamespacedName) error {
+	missing := slices.DeleteFunc(names, func(name types.NamespacedName) bool { _, known := w.sets[name]; return known })
+	return each(ctx, missing, func(ctx context.Context, name types.NamespacedName) error {
+		set := &appsv1.StatefulSet{}
+		exists, known, err := w.readOne(ctx, name, set, "statefulsets.apps")
+		if !exists {
+			set = nil
+		}
+		if known {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.sets[name] = set
+		}
+		return err
+	})
+}
+
 func (w *Workload) keepSurge(name types.NamespacedName, o surge.Observation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,6 +119,8 @@ func (c *Connections) Replicas(ctx context.Context, cluster, kind string, name t
 	switch {
 	case kind == "Deployment" && w.Get(ctx, name, deployment) == nil:
 		return ptr.Deref(deployment.Spec.Replicas, 1)
+	case kind == "StatefulSet" && w.sets[name] != nil:
+		return ptr.Deref(w.sets[name].Spec.Replicas, 1)
 	case kind == "StatefulSet" && w.Get(ctx, name, set) == nil:
 		return ptr.Deref(set.Spec.Replicas, 1)
 	default:

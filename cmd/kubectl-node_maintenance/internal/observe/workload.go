@@ -71,6 +71,7 @@ type Workload struct {
 	daemonSets map[types.UID]bool // exists
 	budgets    map[string][]*policyv1.PodDisruptionBudget
 	surges     map[types.NamespacedName]surge.Observation
+	sets       map[types.NamespacedName]*appsv1.StatefulSet // nil: does not exist
 
 	receivers     signals.Receivers
 	receiversRead bool
@@ -82,7 +83,8 @@ func newWorkload(c *Cluster) *Workload {
 	return &Workload{
 		Cluster: c, nodes: map[string]*corev1.Node{}, pods: map[string][]corev1.Pod{}, namespaces: map[string]map[string]string{},
 		daemonSets: map[types.UID]bool{}, budgets: map[string][]*policyv1.PodDisruptionBudget{},
-		surges: map[types.NamespacedName]surge.Observation{}, unscheduled: map[string][]corev1.Pod{},
+		surges: map[types.NamespacedName]surge.Observation{}, sets: map[types.NamespacedName]*appsv1.StatefulSet{},
+		unscheduled: map[string][]corev1.Pod{},
 	}
 }
 
@@ -251,7 +253,10 @@ func (w *Workload) Forecast(ctx context.Context, maintenance *v1alpha1.NodeMaint
 	if err := w.readSurges(ctx, forecast.DeploymentsOf(o)); err != nil {
 		return o, err
 	}
-	o.Surges = w.surges
+	if err := w.readSets(ctx, forecast.StatefulSetsOf(o)); err != nil {
+		return o, err
+	}
+	o.Surges, o.Sets = w.surges, w.sets
 	if o.Budgets, err = w.budgetsOf(ctx, w.pods[node.Name]); err != nil {
 		return o, err
 	}

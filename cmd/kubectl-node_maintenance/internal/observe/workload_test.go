@@ -2,14 +2,19 @@ package observe
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -115,5 +120,62 @@ func TestUnreadNodes(t *testing.T) {
 		g := NewWithT(t)
 		_, err := visibleTo(t, true).Forecast(t.Context(), &v1alpha1.NodeMaintenance{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, time.Now())
 		g.Expect(apierrors.IsForbidden(err)).To(BeTrue())
+	})
+}
+
+func TestStatefulSets(t *testing.T) {
+	const parallel = "parallel"
+	pod := func(set string) *corev1.Pod {
+		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set, Controller: ptr.To(true)}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: strings.ReplaceAll(set, "/", "-") + "-0", UID: types.UID(set), OwnerReferences: []metav1.OwnerReference{owner}},
+			Spec:       corev1.PodSpec{NodeName: "n"},
+		}
+	}
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	m.Spec.Stage, m.Spec.NodeSelector, m.Spec.Evacuation.StatefulSetPods = v1alpha1.StageDrain, v1alpha1.SelectNodes("n"), v1alpha1.StatefulSetPodsOrdered
+	observed := func(g *WithT, answer error) (*Workload, forecast.Observation, map[string]int) {
+		reads := map[string]int{}
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: parallel}}
+		set.Spec.PodManagementPolicy, set.Spec.Replicas = appsv1.ParallelPodManagement, ptr.To[int32](7)
+		c := fakes.Builder(set, pod(parallel), pod("gone"), pod("no/name")).WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string {
+			return []string{object.(*corev1.Pod).Spec.NodeName}
+		}).WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if _, is := object.(*appsv1.StatefulSet); is {
+					reads[key.Name]++
+					if strings.Contains(key.Name, "/") {
+						return errors.New("invalid resource name") // as of the client of an API server
+					}
+					if answer != nil {
+						return answer
+					}
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		}).Build()
+		w := newWorkload(&Cluster{Name: "c", HasMaintenances: true, gaps: &Gaps{}, WithWatch: c})
+		o, err := w.Forecast(t.Context(), m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}, time.Now())
+		g.Expect(err).NotTo(HaveOccurred())
+		return w, o, reads
+	}
+	t.Run("K47: reads each StatefulSet once", func(t *testing.T) {
+		g := NewWithT(t)
+		w, o, reads := observed(g, nil)
+		g.Expect(w.gaps.List()).To(BeEmpty())
+		for _, p := range forecast.Of(o).Pods {
+			g.Expect(p.Evacuators).To(BeEmpty(), p.Name)
+		}
+		c := &Connections{Current: w.Cluster, workloads: map[types.NamespacedName]func() (*Workload, error){{}: func() (*Workload, error) { return w, nil }}}
+		g.Expect(c.Replicas(t.Context(), "", "StatefulSet", types.NamespacedName{Namespace: "shop", Name: parallel})).To(BeEquivalentTo(7))
+		g.Expect(reads).To(Equal(map[string]int{parallel: 1, "gone": 1}), "no StatefulSet has the name no/name, and the request for it is invalid")
+	})
+	t.Run("K4, K47: names the missing right to read StatefulSets, and does not say that they require no order", func(t *testing.T) {
+		g := NewWithT(t)
+		w, o, _ := observed(g, apierrors.NewForbidden(schema.GroupResource{}, "", nil))
+		g.Expect(w.gaps.List()).To(ConsistOf("No right to get statefulsets.apps in c"))
+		for _, p := range forecast.Of(o).Pods {
+			g.Expect(p.SetUnread).To(Equal(p.Name != "no-name-0"), p.Name)
+		}
 	})
 }

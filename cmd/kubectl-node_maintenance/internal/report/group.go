@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	words "github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -20,8 +23,10 @@ type Group struct {
 // maxGroups is how many groups a plan names, and reads the replicas of.
 const maxGroups = 10
 
-// NoteGroups adds a note for each group. replicas returns how many a controller declares, 0 if that is not known.
+// NoteGroups adds a note for each group, and for each StatefulSet whose order concerns several drains. replicas returns how many a controller
+// declares, 0 if that is not known.
 func (p *Plan) NoteGroups(replicas func(Group) int32) {
+	p.noteOrder()
 	sizes := p.groups()
 	groups := slices.SortedFunc(maps.Keys(sizes), func(a, b Group) int {
 		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
@@ -72,4 +77,29 @@ func (p *Plan) groups() map[Group]int {
 	}
 	maps.DeleteFunc(sizes, func(_ Group, n int) bool { return n < 2 })
 	return sizes
+}
+
+// noteOrder adds a note for each StatefulSet whose Pods on the Nodes of several drains are evicted in order, if the drains are concurrent.
+func (p *Plan) noteOrder() {
+	type set struct {
+		cluster string
+		types.NamespacedName
+	}
+	all, together := map[set]int{}, map[set]int{}
+	for i := range p.Drains {
+		for j := range p.Drains[i].Pods {
+			if pod := &p.Drains[i].Pods[j]; pod.set.Name != "" {
+				s := set{p.Drains[i].Cluster, pod.set}
+				all[s]++
+				together[s] = max(together[s], pod.inOrder) // the drain says it
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(s set, n int) bool { return n <= together[s] })
+	sorted := slices.SortedFunc(maps.Keys(all), func(a, b set) int {
+		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+	})
+	for _, s := range sorted[:min(len(sorted), maxGroups)] {
+		p.Notes = append(p.Notes, "If these drains are concurrent, "+forecast.OrderMessage(s.NamespacedName, all[s])+".")
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
@@ -114,7 +115,9 @@ type Pod struct {
 	Surge   *Surge   `json:"surge,omitempty"`
 	Volumes []string `json:"volumes,omitempty"`
 
-	group Group // of a Pod that is evicted when its step begins
+	group   Group                // of a Pod that is evicted when its step begins
+	set     types.NamespacedName // that is evicted in order
+	inOrder int                  // see forecast.Pod
 }
 
 // Surge is what the evacuator for Deployments is expected to do.
@@ -346,6 +349,9 @@ func podOf(p *forecast.Pod) Pod {
 	}
 	if p.AtOnce {
 		pod.group.Kind, pod.group.Name = p.Controller()
+	}
+	if !p.SetUnread {
+		pod.set, pod.inOrder = p.Set, p.InOrder
 	}
 	return pod
 }

@@ -156,3 +156,44 @@ func TestNoteGroups(t *testing.T) {
 		})
 	}
 }
+
+func TestNoteOrder(t *testing.T) {
+	db := types.NamespacedName{Namespace: "shop", Name: "db"}
+	// drainOf is the drain of a Node with a Pod of StatefulSet shop/db, which is evicted in order.
+	drainOf := func(name string) report.Drain {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		intent := report.ManualIntent(node, nil)
+		intent.Maintenance.Spec.Evacuation.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: db.Namespace, Name: "db-" + name, UID: types.UID(name),
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: db.Name, UID: "db", Controller: ptr.To(true)}},
+			},
+			Spec: corev1.PodSpec{NodeName: name},
+		}
+		return report.NodeDrain(node, intent, forecast.Observation{
+			Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Budgets: budgets.NewIndex(nil, nil), Pods: []corev1.Pod{pod},
+			Sets: map[types.NamespacedName]*appsv1.StatefulSet{db: {}}, Now: time.Now(),
+		})
+	}
+	for name, test := range map[string]struct {
+		nodes []string
+		want  []string
+	}{
+		"says nothing about one Pod": {[]string{"a"}, nil},
+		"says that the Pods on the Nodes of several drains are evicted one at a time": {[]string{"a", "b", "c"}, []string{
+			"If these drains are concurrent, the Pods of StatefulSet shop/db are evicted one at a time, the highest ordinal first; 2 of 3 wait at most 3m0s each for the replacement of the one before.",
+		}},
+	} {
+		t.Run("K47: plan "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			plan := &report.Plan{}
+			for _, node := range test.nodes {
+				plan.Drains = append(plan.Drains, drainOf(node))
+				g.Expect(plan.Drains[0].Delays).To(BeEmpty())
+			}
+			plan.NoteGroups(func(report.Group) int32 { return 0 })
+			g.Expect(plan.Notes).To(Equal(test.want))
+		})
+	}
+}
