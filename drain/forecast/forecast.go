@@ -216,12 +216,12 @@ func Of(o Observation) Forecast {
 	}
 	maintenances := maintenancesOf(o)
 	terms := evacuation.DrainersOf(maintenances, nil).On(o.Node).Combined()
-	result, timeout := Forecast{}, o.timeout()
+	result, timeout, evacuations := Forecast{}, o.timeout(), evacuationsOf(o)
 	var planned []plan.Pod
 	for _, node := range sets.List(c.Nodes) {
 		served := o.NodeAgent && staticpod.Served(byNode[node])
 		for _, pod := range byNode[node] {
-			e := evacuationOf(o.Evacuations, pod)
+			e := evacuations[pod.UID]
 			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
 			planned = append(planned, described.Planned)
 			if node == o.Node.Name {
@@ -530,13 +530,20 @@ func selecting(m *v1alpha1.NodeMaintenance, nodes []*corev1.Node) *v1alpha1.Node
 	return m
 }
 
-func evacuationOf(evacuations []v1alpha1.Evacuation, pod *corev1.Pod) *v1alpha1.Evacuation {
-	for i := range evacuations {
-		if evacuation.IsOf(&evacuations[i], pod) {
-			return &evacuations[i]
+// evacuationsOf returns the Evacuations of Pods, by the UID of the Pod. There may be thousands of Pods that have none here.
+func evacuationsOf(o Observation) map[types.UID]*v1alpha1.Evacuation {
+	pods, found := map[types.UID]*corev1.Pod{}, map[types.UID]*v1alpha1.Evacuation{}
+	for i := range o.Pods {
+		pods[o.Pods[i].UID] = &o.Pods[i]
+	}
+	for i := range o.Evacuations {
+		e := &o.Evacuations[i]
+		uid := types.UID(e.Spec.PodRef.UID)
+		if pod := pods[uid]; pod != nil && found[uid] == nil && evacuation.IsOf(e, pod) {
+			found[uid] = e
 		}
 	}
-	return nil
+	return found
 }
 
 func comparePods(a, b Pod) int {

@@ -2,18 +2,17 @@ package command
 
 import (
 	"context"
-	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // statusOptions are the flags of the command status.
@@ -162,14 +161,15 @@ func managementStatus(
 ) *report.Status {
 	var machines []clusterv1.Machine
 	var clusters []types.NamespacedName
+	known := sets.New[types.NamespacedName]()
 	for i := range all {
 		m := &all[i]
 		if !concerns(m, kind, name) {
 			continue
 		}
 		machines = append(machines, *m)
-		cluster := types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName}
-		if report.IsMaintained(m) && !slices.Contains(clusters, cluster) {
+		if cluster := clusterOf(m); report.IsMaintained(m) && !known.Has(cluster) {
+			known.Insert(cluster)
 			clusters = append(clusters, cluster)
 		}
 	}
@@ -230,11 +230,5 @@ func workloadHas(c *observe.Connections, kind string) error {
 
 // workloadStatus returns the status of a workload cluster, or of one of its Nodes.
 func workloadStatus(c *observe.Connections, node string, drains report.Drains) *report.Status {
-	status := &report.Status{Context: contextOf(c)}
-	for i := range drains.Maintenances {
-		if m := &drains.Maintenances[i]; node == "" || nodeselection.HasNodeStatus(m, node) {
-			status.Maintenances = append(status.Maintenances, report.MaintenanceStatusOf(m, drains.Evacuations))
-		}
-	}
-	return status
+	return &report.Status{Context: contextOf(c), Maintenances: report.MaintenancesOf(drains, node)}
 }

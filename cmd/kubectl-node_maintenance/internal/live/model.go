@@ -28,6 +28,8 @@ type model struct {
 	selected string // the id of an item
 	rows     []row  // those that are not hidden
 	top      int    // the first row on the screen
+	columns  columns
+	moved    bool // nothing has changed but which row is selected
 
 	width, height int
 	theme         theme
@@ -81,6 +83,7 @@ func (m *model) tick() tea.Cmd {
 // Update handles a key, a status or an event of the terminal.
 func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	var command tea.Cmd
+	m.moved = false
 	switch message := message.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = message.Width, message.Height
@@ -202,6 +205,7 @@ func (m *model) move(by int) {
 	if len(m.rows) > 0 {
 		m.selected = m.rows[min(max(m.index()+by, 0), len(m.rows)-1)].id
 	}
+	m.moved = true
 }
 
 // fold hides what is below the selected row, or selects the row above it that can be folded.
@@ -253,6 +257,16 @@ func (m *model) layOut() {
 	if m.last.status == nil {
 		return
 	}
+	if !m.moved { // there may be thousands of rows, and a key that is held
+		m.updateRows()
+	}
+	at := max(m.index(), 0)
+	m.top = min(m.top, at, max(len(m.rows)-m.body(), 0))
+	m.top = max(m.top, at-m.body()+1)
+}
+
+// updateRows computes the rows and the columns.
+func (m *model) updateRows() {
 	at := max(m.index(), 0) // the next row is selected if the selected one is gone
 	items := tree(m.last.status, m.history, m.now)
 	sorted(items, m.order)
@@ -267,7 +281,5 @@ func (m *model) layOut() {
 			m.selected = m.rows[min(at, len(m.rows)-1)].id
 		}
 	}
-	at = max(m.index(), 0)
-	m.top = min(m.top, at, max(len(m.rows)-m.body(), 0))
-	m.top = max(m.top, at-m.body()+1)
+	m.columns = m.fit()
 }

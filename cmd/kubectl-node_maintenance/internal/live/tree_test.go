@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	tea "charm.land/bubbletea/v2"
 	. "github.com/onsi/gomega"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -164,5 +165,22 @@ func TestPrinter(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		NewWithT(t).Expect(writeLines(ctx, Source{Clock: clocktesting.NewFakeClock(start)}, &bytes.Buffer{})).To(MatchError(ErrInterrupted))
+	})
+}
+
+func TestMove(t *testing.T) {
+	t.Run("K53: a key that selects another row does not compute the rows again", func(t *testing.T) {
+		g := NewWithT(t)
+		m := newModel(t.Context(), Source{Clock: clocktesting.NewFakeClock(start)}, nil)
+		m.Update(update{status: sceneAt(1), complete: true, time: start})
+		rows := len(m.rows)
+		first := &m.rows[0]
+		g.Expect(m.selected).To(Equal(m.rows[0].id))
+		m.Update(tea.KeyPressMsg{Code: tea.KeyDown})
+		g.Expect(m.selected).To(Equal(m.rows[1].id))
+		g.Expect(&m.rows[0]).To(BeIdenticalTo(first))
+		m.Update(tea.KeyPressMsg{Code: tea.KeyUp})
+		m.Update(tea.KeyPressMsg{Code: tea.KeyLeft})
+		g.Expect(len(m.rows)).To(BeNumerically("<", rows), "what is folded is not shown")
 	})
 }

@@ -83,12 +83,11 @@ func (m *model) treeLines() []string {
 	for _, problem := range m.problems() {
 		lines = append(lines, m.theme.warning.Render(cut("Not read: "+problem, m.width)))
 	}
-	columns := m.columns()
-	lines = append(lines, m.theme.faint.Render(columns.join(columnTitles)))
+	lines = append(lines, m.theme.faint.Render(m.columns.join(columnTitles)))
 	for i := range m.body() {
 		line := ""
 		if at := m.top + i; at < len(m.rows) {
-			line = m.rowLine(columns, m.rows[at])
+			line = m.rowLine(m.columns, m.rows[at])
 		} else if at == 0 {
 			line = m.emptyLine()
 		}
@@ -142,8 +141,8 @@ var columnTitles = cells{"", "PROGRESS", "TIME", "LEFT", "STATE"}
 // columns are the widths of the columns; zero for those that the screen is too narrow for.
 type columns [columnCount]int
 
-// columns fits the columns of all rows to the screen, so that they do not move when rows are scrolled.
-func (m *model) columns() columns {
+// fit fits the columns of all rows to the screen, so that they do not move when rows are scrolled.
+func (m *model) fit() columns {
 	var c columns
 	for i := range m.rows {
 		for column, cell := range m.cells(m.rows[i]) {

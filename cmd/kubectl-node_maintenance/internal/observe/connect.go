@@ -42,7 +42,8 @@ type Cluster struct {
 	// serves both.
 	HasMachines, HasMaintenances bool
 
-	gaps *Gaps
+	gaps     *Gaps
+	families map[types.NamespacedName]*family // by Cluster
 }
 
 // Connect connects to a cluster. It returns when the context is done, also if the API server does not answer.

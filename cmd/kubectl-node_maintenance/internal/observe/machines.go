@@ -70,18 +70,51 @@ func (e noMachineError) Error() string { return "there is no Machine " + e.key.S
 // IsNoMachine reports whether the Machine that was to be read does not exist.
 func IsNoMachine(err error) bool { return errors.As(err, &noMachineError{}) }
 
-// MachineOf reads a Machine and its surroundings.
+// family is what the decisions about all Machines of a Cluster depend on. It is read once, for a command that is about many of them.
+type family struct {
+	cluster  *clusterv1.Cluster
+	policies []v1alpha1.MachineDrainPolicy
+	rules    []clusterv1.MachineDrainRule
+	machines []clusterv1.Machine
+	// controlPlane is nil if it does not exist, or if the Cluster refers to none.
+	controlPlane                       *unstructured.Unstructured
+	machinesUnread, controlPlaneUnread bool
+}
+
+// MachineOf reads a Machine and its surroundings. It must not be called concurrently.
 func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, proposed Proposed) (*Machine, error) {
-	m := &Machine{Machine: &clusterv1.Machine{}, Cluster: &clusterv1.Cluster{}}
+	m := &Machine{Machine: &clusterv1.Machine{}}
 	if err := c.Get(ctx, key, m.Machine); apierrors.IsNotFound(err) {
 		return nil, noMachineError{key}
 	} else if err != nil {
 		return nil, errors.Wrapf(err, "getting Machine %s", key)
 	}
-	if read, err := c.tolerate(c.Get(ctx, m.ClusterKey(), m.Cluster), "get", "clusters.cluster.x-k8s.io"); err != nil {
-		return nil, errors.Wrapf(err, "getting Cluster %s", m.ClusterKey())
+	f, err := c.familyOf(ctx, m.ClusterKey())
+	if err != nil {
+		return nil, err
+	}
+	m.Cluster = f.cluster
+	m.Policies = replaced(f.policies, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
+	m.Rules = replaced(f.rules, proposed.Rules, key.Namespace, func(r *clusterv1.MachineDrainRule) client.Object { return r })
+	if m.Siblings = f.machines; f.machinesUnread {
+		m.Siblings = []clusterv1.Machine{*m.Machine}
+	}
+	if m.Facts, err = c.facts(ctx, m, f); f.machinesUnread { // a gap says that this is a guess
+		m.Facts.ControlPlaneMachines = max(m.Facts.ControlPlaneMachines, 1)
+	}
+	return m, err
+}
+
+// familyOf reads what the Machines of a Cluster have in common.
+func (c *Cluster) familyOf(ctx context.Context, key types.NamespacedName) (*family, error) {
+	if known := c.families[key]; known != nil {
+		return known, nil
+	}
+	f := &family{cluster: &clusterv1.Cluster{}}
+	if read, err := c.tolerate(c.Get(ctx, key, f.cluster), "get", "clusters.cluster.x-k8s.io"); err != nil {
+		return nil, errors.Wrapf(err, "getting Cluster %s", key)
 	} else if !read {
-		m.Cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: m.Spec.ClusterName}}
+		f.cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
 	err := c.List(ctx, policies, client.InNamespace(key.Namespace))
@@ -94,20 +127,24 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	if _, err := c.tolerate(c.List(ctx, rules, client.InNamespace(key.Namespace)), "list", "machinedrainrules.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrap(err, "listing MachineDrainRules")
 	}
-	m.Policies = replaced(policies.Items, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
-	m.Rules = replaced(rules.Items, proposed.Rules, key.Namespace, func(r *clusterv1.MachineDrainRule) client.Object { return r })
-	siblings, err := c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: m.Spec.ClusterName})
+	f.policies, f.rules = policies.Items, rules.Items
+	f.machines, err = c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: key.Name})
 	read, err := c.tolerate(err, "list", "machines.cluster.x-k8s.io")
 	if err != nil {
 		return nil, err
 	}
-	if m.Siblings = siblings; !read {
-		m.Siblings = []clusterv1.Machine{*m.Machine}
+	f.machinesUnread = !read
+	if ref := f.cluster.Spec.ControlPlaneRef; ref.IsDefined() {
+		if f.controlPlane, read, err = c.referenced(ctx, ref, key.Namespace); err != nil {
+			return nil, err
+		}
+		f.controlPlaneUnread = !read
 	}
-	if m.Facts, err = c.facts(ctx, m); !read { // a gap says that this is a guess
-		m.Facts.ControlPlaneMachines = max(m.Facts.ControlPlaneMachines, 1)
+	if c.families == nil {
+		c.families = map[types.NamespacedName]*family{}
 	}
-	return m, err
+	c.families[key] = f
+	return f, nil
 }
 
 // replaced returns the objects with the proposed ones in place of those with the same name. A proposed object without a namespace belongs
@@ -136,24 +173,18 @@ func replaced[T any](present, proposed []T, namespace string, object func(*T) cl
 }
 
 // facts reads what decides whether the Node of a Machine is drained at all.
-func (c *Cluster) facts(ctx context.Context, m *Machine) (machinedrain.Facts, error) {
+func (c *Cluster) facts(ctx context.Context, m *Machine, f *family) (machinedrain.Facts, error) {
 	facts := machinedrain.Facts{Machine: m.Machine, ClusterDeleting: !m.Cluster.DeletionTimestamp.IsZero()}
 	for i := range m.Siblings {
 		if util.IsControlPlaneMachine(&m.Siblings[i]) && m.Siblings[i].DeletionTimestamp.IsZero() {
 			facts.ControlPlaneMachines++
 		}
 	}
-	if ref := m.Cluster.Spec.ControlPlaneRef; ref.IsDefined() {
-		controlPlane, read, err := c.referenced(ctx, ref, m.Namespace)
-		if err != nil {
-			return facts, err
-		}
-		if controlPlane != nil {
-			facts.ControlPlaneDeleting, facts.ControlPlaneExternal = !controlPlane.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(controlPlane)
-		}
-		if !read { // a gap says that this is a guess
-			facts.ControlPlaneExternal = facts.ControlPlaneMachines == 0
-		}
+	if f.controlPlane != nil {
+		facts.ControlPlaneDeleting, facts.ControlPlaneExternal = !f.controlPlane.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(f.controlPlane)
+	}
+	if f.controlPlaneUnread { // a gap says that this is a guess
+		facts.ControlPlaneExternal = facts.ControlPlaneMachines == 0
 	}
 	infraMachine, read, err := c.referenced(ctx, m.Spec.InfrastructureRef, m.Namespace)
 	facts.InfraMachineDeleted = read && (infraMachine == nil || !infraMachine.GetDeletionTimestamp().IsZero())

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -69,5 +70,35 @@ func TestMachineOf(t *testing.T) {
 			"No right to list machinedrainrules.cluster.x-k8s.io in management",
 			"No right to list machines.cluster.x-k8s.io in management",
 		))
+	})
+	t.Run("K53: reads once what the Machines of a Cluster have in common", func(t *testing.T) {
+		g := NewWithT(t)
+		requests := map[string]int{}
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}}
+		other := machine.DeepCopy()
+		other.Name, other.Status.NodeRef.Name = "w2", "w2"
+		for _, m := range []*clusterv1.Machine{machine, other} {
+			m.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
+		}
+		c := &Cluster{Name: "management", gaps: &Gaps{}, WithWatch: fakes.Builder(machine.DeepCopy(), other, cluster).WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				requests[fmt.Sprintf("get %T %s", object, key.Name)]++
+				return c.Get(ctx, key, object, options...)
+			},
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				requests[fmt.Sprintf("list %T", list)]++
+				return c.List(ctx, list, options...)
+			},
+		}).Build()}
+		for _, name := range []string{"w1", "w2"} {
+			read, err := c.MachineOf(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, Proposed{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(read.Name).To(Equal(name))
+			g.Expect(read.Siblings).To(HaveLen(2))
+		}
+		g.Expect(requests).To(Equal(map[string]int{
+			"get *v1beta2.Machine w1": 1, "get *v1beta2.Machine w2": 1, "get *v1beta2.Cluster prod": 1, "list *v1alpha1.MachineDrainPolicyList": 1,
+			"list *v1beta2.MachineDrainRuleList": 1, "list *v1beta2.MachineList": 1,
+		}))
 	})
 }

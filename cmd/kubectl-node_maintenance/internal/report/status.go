@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
 // Status is the result of the command status.
@@ -77,6 +78,28 @@ type Drains struct {
 	Evacuations  []v1alpha1.Evacuation // optional
 }
 
+// indexed are Drains by what they are looked up by: there may be hundreds of NodeMaintenances and thousands of Evacuations.
+type indexed struct {
+	maintenances map[string][]*v1alpha1.NodeMaintenance // by Machine
+	evacuations  map[string][]*v1alpha1.Evacuation      // by Node; nil if they were not read
+}
+
+func (d Drains) index() indexed {
+	index := indexed{maintenances: map[string][]*v1alpha1.NodeMaintenance{}}
+	for i := range d.Maintenances {
+		machine := d.Maintenances[i].Annotations[v1alpha1.OwnerMachineAnnotation]
+		index.maintenances[machine] = append(index.maintenances[machine], &d.Maintenances[i])
+	}
+	if d.Evacuations != nil {
+		index.evacuations = map[string][]*v1alpha1.Evacuation{}
+	}
+	for i := range d.Evacuations {
+		node := d.Evacuations[i].Annotations[v1alpha1.EvacuationNodeAnnotation]
+		index.evacuations[node] = append(index.evacuations[node], &d.Evacuations[i])
+	}
+	return index
+}
+
 // IsMaintained reports whether a Machine belongs in the status: it is being deleted, or has the stage annotation or a condition of this
 // provider.
 func IsMaintained(m *clusterv1.Machine) bool {
@@ -87,7 +110,10 @@ func IsMaintained(m *clusterv1.Machine) bool {
 // StatusOf returns the status of Clusters. drains are those of their workload clusters, by "namespace/name" of the Cluster.
 func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterStatus {
 	type group struct{ cluster, kind, name string }
-	groups := map[group]*GroupStatus{}
+	groups, indexes := map[group]*GroupStatus{}, map[string]indexed{}
+	for cluster, each := range drains {
+		indexes[cluster] = each.index()
+	}
 	var order []group
 	for i := range machines {
 		m := &machines[i]
@@ -105,7 +131,7 @@ func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterS
 		}
 		groups[key].Machines++
 		if IsMaintained(m) {
-			groups[key].Drains = append(groups[key].Drains, machineStatus(m, drains[key.cluster]))
+			groups[key].Drains = append(groups[key].Drains, machineStatus(m, indexes[key.cluster]))
 		}
 	}
 	slices.SortFunc(order, func(a, b group) int {
@@ -123,17 +149,27 @@ func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterS
 	return clusters
 }
 
-func machineStatus(m *clusterv1.Machine, drains Drains) MachineStatus {
+func machineStatus(m *clusterv1.Machine, drains indexed) MachineStatus {
 	status := MachineStatus{Machine: m.Namespace + "/" + m.Name, Node: m.Status.NodeRef.Name, Deleted: stamp(m.DeletionTimestamp)}
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
 		status.Reason, status.Message, status.Since = condition.Reason, condition.Message, stamp(&condition.LastTransitionTime)
 	}
-	for i := range drains.Maintenances {
-		if maintenance := &drains.Maintenances[i]; maintenance.Annotations[v1alpha1.OwnerMachineAnnotation] == status.Machine {
-			status.Maintenances = append(status.Maintenances, MaintenanceStatusOf(maintenance, drains.Evacuations))
-		}
+	for _, maintenance := range drains.maintenances[status.Machine] {
+		status.Maintenances = append(status.Maintenances, drains.statusOf(maintenance))
 	}
 	return status
+}
+
+// MaintenancesOf returns the status of the NodeMaintenances of a workload cluster, or of those that its status says concern one Node.
+func MaintenancesOf(drains Drains, node string) []MaintenanceStatus {
+	var all []MaintenanceStatus
+	index := drains.index()
+	for i := range drains.Maintenances {
+		if m := &drains.Maintenances[i]; node == "" || nodeselection.HasNodeStatus(m, node) {
+			all = append(all, index.statusOf(m))
+		}
+	}
+	return all
 }
 
 // counted returns a number of Pods or Nodes that a status has. A user of a workload cluster may write any: the result is not negative, and
@@ -143,8 +179,8 @@ func counted(n int32) int32 {
 	return min(max(n, 0), most)
 }
 
-// MaintenanceStatusOf returns the progress of a NodeMaintenance. evacuations are those of the workload cluster, if they were read.
-func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Evacuation) MaintenanceStatus {
+// statusOf returns the progress of a NodeMaintenance.
+func (d indexed) statusOf(m *v1alpha1.NodeMaintenance) MaintenanceStatus {
 	summary := m.Status.Summary
 	status := MaintenanceStatus{
 		Name: m.Name, Stage: string(m.Spec.Stage), Since: stageSince(m), Nodes: counted(summary.Nodes), DrainedNodes: counted(summary.DrainedNodes),
@@ -154,8 +190,8 @@ func MaintenanceStatusOf(m *v1alpha1.NodeMaintenance, evacuations []v1alpha1.Eva
 	for i := range m.Status.NodeStatuses {
 		status.Blocked = append(status.Blocked, blockedOn(&m.Status.NodeStatuses[i])...)
 	}
-	if evacuations != nil && m.Spec.Stage == v1alpha1.StageDrain {
-		status.Pods = podsOf(m, status.Blocked, evacuations)
+	if d.evacuations != nil && m.Spec.Stage == v1alpha1.StageDrain {
+		status.Pods = d.podsOf(m, status.Blocked)
 	}
 	return status
 }
@@ -177,20 +213,20 @@ func blockedOn(node *v1alpha1.NodeMaintenanceNodeStatus) []BlockedPod {
 }
 
 // podsOf returns the Pods of the Nodes that have an Evacuation, then those that are blocked without one.
-func podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod, evacuations []v1alpha1.Evacuation) []BlockedPod {
+func (d indexed) podsOf(m *v1alpha1.NodeMaintenance, blocked []BlockedPod) []BlockedPod {
 	nodes, byName := sets.New[string](), map[string]BlockedPod{}
-	for i := range m.Status.NodeStatuses {
-		nodes.Insert(m.Status.NodeStatuses[i].NodeRef.Name)
-	}
 	for _, each := range blocked {
 		byName[each.Pod] = each
 	}
 	var pods []BlockedPod
-	for i := range evacuations {
-		e := &evacuations[i]
-		if !nodes.Has(e.Annotations[v1alpha1.EvacuationNodeAnnotation]) {
-			continue
+	var evacuations []*v1alpha1.Evacuation
+	for i := range m.Status.NodeStatuses {
+		if node := m.Status.NodeStatuses[i].NodeRef.Name; !nodes.Has(node) {
+			nodes.Insert(node)
+			evacuations = append(evacuations, d.evacuations[node]...)
 		}
+	}
+	for _, e := range evacuations {
 		pod := BlockedPod{Pod: e.Namespace + "/" + e.Spec.PodRef.Name, Why: e.Status.Message, Since: stamp(&e.CreationTimestamp), HasEvacuation: true}
 		if known, found := byName[pod.Pod]; found {
 			pod.Reason, pod.Since = known.Reason, cmp.Or(known.Since, pod.Since)

@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -117,8 +118,46 @@ func TestCounts(t *testing.T) {
 			m.Spec.Stage = v1alpha1.StageDrain
 			m.Status.Summary = v1alpha1.NodeMaintenanceSummary{PodsEvacuated: n, PodsPending: 17, PodsEvacuating: max(n, 0)}
 			var out bytes.Buffer
-			report.WriteStatus(&out, &report.Status{Maintenances: []report.MaintenanceStatus{report.MaintenanceStatusOf(&m, nil)}}, false, now, terminal.Style{})
+			report.WriteStatus(&out, &report.Status{Maintenances: report.MaintenancesOf(report.Drains{Maintenances: []v1alpha1.NodeMaintenance{m}}, "")}, false, now, terminal.Style{})
 			NewWithT(t).Expect(out.String()).To(ContainSubstring("Pods evacuated"))
 		})
+	}
+}
+
+// drainsOf returns Machines that are being deleted, with a NodeMaintenance each, and Evacuations on their Nodes.
+func drainsOf(machines, evacuations int) ([]clusterv1.Machine, map[string]report.Drains) {
+	var all []clusterv1.Machine
+	d := report.Drains{}
+	for i := range machines {
+		m := machine(fmt.Sprintf("w%d", i), nil)
+		m.DeletionTimestamp = ptr.To(metav1.NewTime(now))
+		maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/" + m.Name}}}
+		maintenance.Spec.Stage = v1alpha1.StageDrain
+		maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: m.Name}}}
+		all, d.Maintenances = append(all, m), append(d.Maintenances, maintenance)
+	}
+	for i := range evacuations {
+		e := v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: fmt.Sprintf("w%d", i%machines)}}}
+		e.Spec.PodRef.Name = fmt.Sprintf("web-%d", i)
+		d.Evacuations = append(d.Evacuations, e)
+	}
+	return all, map[string]report.Drains{"default/prod": d}
+}
+
+func TestStatusOfManyDrains(t *testing.T) {
+	t.Run("K53: the time for a status grows with the drains and the Evacuations, and not with their product", func(t *testing.T) {
+		g := NewWithT(t)
+		all, drains := drainsOf(2_000, 40_000)
+		begin := time.Now()
+		clusters := report.StatusOf(all, drains)
+		g.Expect(time.Since(begin)).To(BeNumerically("<", time.Second), "some 20 ms; seconds if each drain looks at each Evacuation")
+		g.Expect(clusters[0].Groups[0].Drains).To(HaveEach(HaveField("Maintenances", ConsistOf(HaveField("Pods", HaveLen(20))))))
+	})
+}
+
+func BenchmarkStatus500Drains10000Evacuations(b *testing.B) {
+	all, drains := drainsOf(500, 10_000)
+	for b.Loop() {
+		report.StatusOf(all, drains)
 	}
 }
