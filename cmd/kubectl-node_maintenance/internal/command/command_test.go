@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -231,6 +232,28 @@ func TestCompletable(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(completable([]string{"web-1", "web-0", "db", "web$(id)", "web\x1b[2J", "web-0"}, "web")).To(Equal([]string{"web-0", "web-1"}))
 	})
+}
+
+func TestRoles(t *testing.T) {
+	content, err := os.ReadFile("../../../../config/plugin/role.yaml")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	lists := map[string][]string{} // by role
+	for _, document := range strings.Split(string(content), "\n---\n") {
+		role := &rbacv1.ClusterRole{}
+		NewWithT(t).Expect(yaml.Unmarshal([]byte(document), role)).To(Succeed())
+		for _, rule := range role.Rules {
+			if slices.Contains(rule.Verbs, "list") {
+				lists[role.Name] = append(lists[role.Name], rule.Resources...)
+			}
+		}
+	}
+	for role, kinds := range map[string][]string{
+		"capnm-plugin-management-reader": {"machines", "machinedeployments", "clusters"}, "capnm-plugin-workload-reader": {"nodes", "pods", "namespaces"},
+	} {
+		t.Run("K19: role "+role+" permits to complete the names of the objects that the commands take", func(t *testing.T) {
+			NewWithT(t).Expect(lists[role]).To(ContainElements(kinds))
+		})
+	}
 }
 
 func TestAsk(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 )
 
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments,verbs=list,roleName=capnm-plugin-management-reader
+
 // Completer is the name of the program that kubectl runs to complete the arguments of this plugin. A link of this name to the plugin
 // suffices.
 const Completer = "kubectl_complete-node_maintenance"

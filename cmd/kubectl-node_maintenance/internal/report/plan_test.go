@@ -2,6 +2,7 @@ package report_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -78,6 +80,51 @@ func TestWritePlan(t *testing.T) {
 		var out bytes.Buffer
 		report.WritePlan(&out, aPlan(), false, terminal.Style{})
 		NewWithT(t).Expect(trimmed(out.String())).To(Equal(wantPlan))
+	})
+}
+
+func TestLongLists(t *testing.T) {
+	long := strings.Repeat("x", 250)
+	var volumes, pods []string
+	for i := range 40 {
+		volumes = append(volumes, fmt.Sprintf("shop/data-%d-%s", i, long))
+		pods = append(pods, fmt.Sprintf("shop/web-%d-%s", i, long))
+	}
+	written := func(wide bool) string {
+		var out bytes.Buffer
+		report.WritePlan(&out, &report.Plan{
+			Drains: []report.Drain{{Volumes: volumes, Blockers: []report.Problem{{Pods: pods, Message: "the budget allows no disruption"}}}},
+			Notes:  []string{"No surge for " + report.PodNames(pods) + ": the Deployment is paused"},
+		}, wide, terminal.Style{})
+		return out.String()
+	}
+	t.Run("K55: a list that is cut says how many more there are, and the wide format has all", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(written(false)).To(And(ContainSubstring("shop/data-9-"), Not(ContainSubstring("shop/data-10-")), ContainSubstring(" and 30 more\n")))
+		g.Expect(written(true)).To(ContainSubstring("shop/data-39-"))
+	})
+	t.Run("K55: long names of Pods do not hide what is said about them", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(written(false)).To(And(ContainSubstring("and 37 more: the budget allows no disruption\n"), ContainSubstring("and 37 more: the Deployment is paused\n")))
+	})
+}
+
+func TestManualName(t *testing.T) {
+	nodeOf := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+	longest := strings.Repeat("a.", 120) + "b.c-d.e"
+	for name, test := range map[string]struct{ node, other string }{
+		"of Nodes whose long names differ at their ends": {longest + ".aaaaa", longest + ".aaaab"},
+		"of a Node whose name is cut at a period":        {strings.Repeat("a.", 125) + "a", strings.Repeat("a.", 125) + "b"},
+	} {
+		t.Run("K55: the NodeMaintenances "+name+" have valid and different names", func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(validation.IsDNS1123Subdomain(test.node)).To(BeEmpty())
+			g.Expect(validation.IsDNS1123Subdomain(report.ManualName(nodeOf(test.node)))).To(BeEmpty())
+			g.Expect(report.ManualName(nodeOf(test.node))).NotTo(Equal(report.ManualName(nodeOf(test.other))))
+		})
+	}
+	t.Run("K13: the name of a NodeMaintenance has the name of its Node", func(t *testing.T) {
+		NewWithT(t).Expect(report.ManualName(nodeOf("n1"))).To(Equal("kubectl-n1"))
 	})
 }
 

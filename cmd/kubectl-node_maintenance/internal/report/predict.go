@@ -4,12 +4,16 @@ package report
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -246,8 +250,14 @@ func ManualIntent(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) In
 	return Intent{Maintenance: m}
 }
 
-// ManualName returns the name of the NodeMaintenance that the plugin creates for a Node.
+// ManualName returns the name of the NodeMaintenance that the plugin creates for a Node. The name of the Node may be as long as that of any object,
+// and others may begin with the same characters.
 func ManualName(node *corev1.Node) string {
-	const longest = 240
-	return "kubectl-" + cmp.Or(node.Name[:min(len(node.Name), longest)], "node")
+	const prefix = "kubectl-"
+	name := prefix + cmp.Or(node.Name, "node")
+	if len(name) > validation.DNS1123SubdomainMaxLength {
+		hash := fmt.Sprintf("-%x", sha256.Sum256([]byte(node.Name)))[:9]
+		name = strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-len(hash)], ".-") + hash
+	}
+	return name
 }

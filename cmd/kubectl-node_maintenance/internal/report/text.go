@@ -16,7 +16,10 @@ import (
 const (
 	maxCell     = 120 // characters in a column
 	maxLine     = 700 // characters of a message
+	maxNote     = 2 * maxLine
 	maxPodNames = 3   // of a problem
+	maxPodName  = 200 // characters, so that a tenant's long names leave room for what is said about them
+	maxVolumes  = 10  // of a Node, unless the output is wide
 	none        = "-"
 )
 
@@ -75,7 +78,7 @@ func (t text) drain(d *Drain) {
 	}
 	if len(d.Volumes) > 0 {
 		t.line("")
-		t.line("Volumes that must detach: %s", strings.Join(d.Volumes, ", "))
+		t.volumes(d.Volumes)
 	}
 	t.notes(d.Notes)
 }
@@ -83,8 +86,19 @@ func (t text) drain(d *Drain) {
 func (t text) notes(notes []string) {
 	for _, note := range notes {
 		t.line("")
-		t.line("Note: %s", note)
+		fmt.Fprintln(t, "Note: "+terminal.Clean(note, maxNote))
 	}
+}
+
+func (t text) volumes(all []string) {
+	names, limit := make([]string, 0, len(all)), maxVolumes
+	for _, name := range all {
+		names = append(names, terminal.Clean(name, maxPodName))
+	}
+	if t.wide {
+		limit = len(names)
+	}
+	fmt.Fprintln(t, "Volumes that must detach: "+words.List(names, limit))
 }
 
 func (t text) title(d *Drain) {
@@ -139,11 +153,11 @@ func (t text) problems(title string, problems []Problem) {
 	t.line("")
 	fmt.Fprintln(t, title)
 	for _, problem := range problems {
-		prefix := ""
 		if len(problem.Pods) > 0 {
-			prefix = PodNames(problem.Pods) + ": "
+			t.line("  %s: %s", PodNames(problem.Pods), problem.Message)
+		} else {
+			t.line("  %s", problem.Message)
 		}
-		t.line("  %s", prefix+problem.Message)
 		if problem.Fix != "" {
 			t.line("    Fix: %s", problem.Fix)
 		}
@@ -155,7 +169,11 @@ func (t text) problems(title string, problems []Problem) {
 
 // PodNames lists Pods, of many only the first.
 func PodNames(names []string) string {
-	return words.Named("Pod", names, maxPodNames)
+	short := make([]string, 0, len(names))
+	for _, name := range names {
+		short = append(short, words.Cut(name, maxPodName))
+	}
+	return words.Named("Pod", short, maxPodNames)
 }
 
 // podTable writes the Pods. The style is not applied here: escape sequences would be counted as width.
