@@ -181,7 +181,8 @@ func (c *Cluster) facts(ctx context.Context, m *Machine, f *family) (machinedrai
 		}
 	}
 	if f.controlPlane != nil {
-		facts.ControlPlaneDeleting, facts.ControlPlaneExternal = !f.controlPlane.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(f.controlPlane)
+		facts.ControlPlaneDeleting = !f.controlPlane.GetDeletionTimestamp().IsZero()
+		facts.ControlPlaneExternal = util.IsExternalManagedControlPlane(f.controlPlane)
 	}
 	if f.controlPlaneUnread { // a gap says that this is a guess
 		facts.ControlPlaneExternal = facts.ControlPlaneMachines == 0
