@@ -123,7 +123,7 @@ type Seen struct {
 	Intent *Intent
 	// Observed is nil if the Node is not drained, or if what the drain depends on could not be read.
 	Observed *forecast.Observation
-	// Skip is why the Node of a Machine is not drained.
+	// Skip is why the manager skips the drain of a Machine, or would if the Machine had the hook.
 	Skip machinedrain.SkipReason
 	// Unread means that the NodeMaintenances could not be read: whether one selects the Node is not known.
 	Unread bool
@@ -177,17 +177,18 @@ func conditionOfMachine(m *observe.Machine) *Condition {
 // deleted, no NodeMaintenance of its Node exists, and its condition says that it waits for nothing.
 func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool) {
 	deleted, condition := !m.DeletionTimestamp.IsZero(), conditionOfMachine(m)
+	withoutHook := deleted && !machinedrain.HasHook(m.Machine)
 	present := seen.Intent != nil && seen.Intent.Present != nil
 	if !deleted && (!present || seen.Unread) {
 		return runningAnswer(condition, present, seen.Unread)
 	}
 	switch {
-	case seen.Skip != machinedrain.NotSkipped:
-		return "The Node is not drained: " + string(seen.Skip) + ".", true
-	case deleted && !machinedrain.HasHook(m.Machine) && condition == nil:
-		return "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for.", true
-	case deleted && !machinedrain.HasHook(m.Machine):
+	case withoutHook && condition != nil:
 		return "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for.", true
+	case seen.Skip != machinedrain.NotSkipped: // the Node may have been drained before
+		return "The manager skips the drain: " + string(seen.Skip) + ".", true
+	case withoutHook:
+		return "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for.", true
 	case condition == nil:
 		return notReported, true
 	default:

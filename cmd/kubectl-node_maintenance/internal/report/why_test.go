@@ -51,6 +51,27 @@ func TestMachineWhy(t *testing.T) {
 	}
 }
 
+func TestSkippedMachineWhy(t *testing.T) {
+	const released = "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for."
+	const skips = "The manager skips the drain: "
+	draining := asked(metav1.ConditionFalse, v1alpha1.ReasonMachineDraining, isHooked)
+	drained := asked(metav1.ConditionFalse, v1alpha1.ReasonWaitingForVolumeDetach, isHooked)
+	for name, test := range map[string]struct {
+		machine *observe.Machine
+		skip    machinedrain.SkipReason
+		want    string
+	}{
+		"that the manager skips the drain":                    {draining, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
+		"the same of a Machine whose Node may be drained":     {drained, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
+		"the same of a Machine without a Node":                {asked("", "", isDeleted), machinedrain.SkipNoNode, skips + "the Machine has no Node."},
+		"that the hook is released, also if the Node is gone": {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineDrained, isDeleted), machinedrain.SkipNodeGone, released},
+	} {
+		t.Run("K5: why says "+name, func(t *testing.T) {
+			NewWithT(t).Expect(report.MachineWhy(test.machine, report.Seen{Skip: test.skip}).Answer).To(Equal(test.want))
+		})
+	}
+}
+
 func TestOtherHooks(t *testing.T) {
 	const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
 	hooked := func(m *clusterv1.Machine) { metav1.SetMetaDataAnnotation(&m.ObjectMeta, hook, "sre") }
