@@ -15,6 +15,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -46,7 +47,7 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 // skip ends the drain of a Machine whose Node is not drained.
 func (s *scope) skip(why machinedrain.SkipReason) outcome {
 	s.drainOver, s.volumesOver = why.Overrules()
-	return outcome{action: release, reason: v1alpha1.ReasonSkipped, message: "The Node is not drained: " + string(why)}
+	return outcome{action: release, reason: v1alpha1.ReasonSkipped, message: history.NotDrained + string(why)}
 }
 
 // findNode looks up the Node of a Machine without a nodeRef by its provider ID. It waits for the connection to the workload cluster for a

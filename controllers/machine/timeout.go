@@ -200,7 +200,7 @@ func (s *scope) drainTimedOut(waitedFor string) {
 }
 
 func (s *scope) volumesTimedOut(waitedFor string) {
-	s.endVolumeWait("The volumes did not detach within nodeVolumeDetachTimeoutSeconds: " + waitedFor)
+	s.endVolumeWait(history.VolumesExceeded + waitedFor)
 }
 
 // volumesTimedOutUnobserved is volumesTimedOut while it is not known whether volumes are attached.

@@ -11,8 +11,15 @@ type Part struct {
 	Pods       int    // the Pods that it removed, as the status counts them
 }
 
-// DrainExceeded begins the message of a Machine whose drain has timed out. Without it, only the wait for volumes has.
-const DrainExceeded = "The drain exceeded nodeDrainTimeoutSeconds: "
+// Beginnings of the message of a Machine whose drain has ended.
+const (
+	// DrainExceeded means that the drain has timed out. Without it, only the wait for volumes has.
+	DrainExceeded = "The drain exceeded nodeDrainTimeoutSeconds: "
+	// VolumesExceeded means that the wait for volumes has timed out, after the Node was drained.
+	VolumesExceeded = "The volumes did not detach within nodeVolumeDetachTimeoutSeconds: "
+	// NotDrained means that the Machine was skipped.
+	NotDrained = "The Node is not drained: "
+)
 
 // Keys of the parts of a Machine's deletion.
 const (
@@ -26,7 +33,7 @@ const (
 
 // partSpans are the names of the spans of parts.
 var partSpans = map[string]string{
-	requestPart: "request drain", turnPart: TurnSpan, drainPart: DrainSpan, volumesPart: VolumesSpan, daemonSetsPart: DaemonSetsSpan, releasePart: "release hook",
+	requestPart: "request drain", turnPart: TurnSpan, drainPart: DrainSpan, volumesPart: VolumesSpan, daemonSetsPart: DaemonSetsSpan, releasePart: ReleaseSpan,
 }
 
 // Course has the times of a Machine's deletion. All but Releasing and the messages come from the API.

@@ -69,6 +69,7 @@ const (
 	DrainSpan      = "stage Drain"
 	VolumesSpan    = "detach volumes"
 	DaemonSetsSpan = "drain DaemonSets"
+	ReleaseSpan    = "release hook"
 
 	rootSpan = "root"
 )

@@ -43,7 +43,7 @@ type Drain struct {
 	Nodes                []string
 	// Deleted is when the deletion of the Machine was requested, zero if it was not.
 	Deleted time.Time
-	// Start is when the stage Drain started. End is when the Nodes were drained, or the manager gave it up; zero if neither.
+	// Start is when the stage Drain started. End is when the Nodes were drained, or when the drain ended otherwise; zero if neither.
 	Start, End time.Time
 	// Cancelled is when the maintenance was completed, or its NodeMaintenance deleted, before the Nodes were drained, or zero.
 	Cancelled time.Time
@@ -53,8 +53,23 @@ type Drain struct {
 	Phases []history.Wait
 	Pods   []PodCourse
 
-	ended time.Time // of the recording
+	ended  time.Time // of the recording
+	before before
+
+	// The following fields are set while a recording is read.
+	observed time.Time // the last observation of the NodeMaintenance
+	isKnown  bool      // the NodeMaintenance was being observed when the Machine got its result
+	drained  time.Time // the End when the Machine got its result
 }
+
+// before says whether the Nodes had been drained when a drain got another result than that. It is empty for other drains.
+type before string
+
+const (
+	wasDrained  before = "Drained"
+	notDrained  before = "NotDrained"
+	notRecorded before = "NotRecorded" // it is not known
+)
 
 // PodCourse is the evacuation of a Pod.
 type PodCourse struct {
@@ -127,6 +142,7 @@ type builder struct {
 	pods     map[string]*podBuilder
 	allPods  []*podBuilder
 	budgets  map[string]*BudgetCourse
+	lastGap  time.Time
 	ended    bool
 }
 
@@ -165,6 +181,7 @@ func (b *builder) add(line Line) {
 	case line.Budget != nil:
 		b.budget(line.Budget, line.Time)
 	case line.Gap != "":
+		b.lastGap = line.Time
 		b.gap(line.Gap)
 	case line.End != "":
 		b.ended = true
@@ -185,8 +202,27 @@ func (b *builder) machine(m *Machine, now time.Time) {
 	if m.Gone {
 		d.Gone = now
 	}
+	if isFirst := len(d.Phases) == 0; slices.Contains(results, m.Reason) && (isFirst || d.Phases[len(d.Phases)-1].Reason != m.Reason) {
+		d.isKnown, d.drained = b.isObserved(d, isFirst), d.End
+	}
 	// The condition may have had other reasons before the first observation, so m.Since is not the start of the first phase.
 	d.Phases = proceed(d.Phases, history.Wait{Reason: m.Reason, Message: m.Message, Start: now}, now, m.Gone)
+}
+
+// isObserved reports whether the recording knows the NodeMaintenance of a Machine, or that there is none. isFirst means that the Machine is
+// observed for the first time.
+func (b *builder) isObserved(d *Drain, isFirst bool) bool {
+	isDraining := func(phase history.Wait) bool {
+		return phase.Reason == v1alpha1.ReasonMachineDraining || phase.Reason == v1alpha1.ReasonWaitingForVolumeDetach
+	}
+	switch {
+	case b.lastGap.After(d.observed): // the connection may have been lost
+		return false
+	case !d.Start.IsZero():
+		return true
+	default:
+		return !slices.ContainsFunc(d.Phases, isDraining) && (!isFirst || !d.Deleted.Before(b.history.Start))
+	}
 }
 
 func (b *builder) drainOfMachine(cluster, name string) *Drain {
@@ -223,6 +259,7 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 		d.Maintenance = m.Name
 		b.drains[id] = d
 	}
+	d.observed = now
 	if len(m.Nodes) > 0 {
 		d.Nodes = m.Nodes
 	}
@@ -372,49 +409,95 @@ func (d *Drain) finish(end time.Time) {
 	if n := len(d.Phases); n > 0 && d.Gone.IsZero() {
 		d.Phases[n-1].End = end
 	}
-	switch {
-	case d.Start.IsZero():
-	case d.isGivenUp():
-		d.End = d.endBefore(d.lastResult())
-	case d.End.IsZero() && !d.Deleted.IsZero() && !d.Gone.IsZero():
-		d.End = d.Gone // the end of the drain and the deletion were observed together
-	}
+	d.settle(d.isKnown)
 	slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
 	})
 }
 
+// settle sets how a drain ended. End is when the Nodes were drained, zero if that was not observed. isKnown means that they were not
+// drained if it was not observed.
+func (d *Drain) settle(isKnown bool) {
+	at := lastOf(d.Phases, results...)
+	if at < 0 {
+		d.settleWithoutResult()
+		return
+	}
+	result := d.Phases[at]
+	if result.Reason == v1alpha1.ReasonMachineDrained {
+		if d.End.IsZero() && (!d.Deleted.IsZero() || d.Start.IsZero()) { // otherwise Pods were created since
+			d.End = cmp.Or(d.drained, result.Start)
+		}
+		return
+	}
+	if d.End.IsZero() || d.End.After(result.Start) { // Pods were created after the result
+		d.End = d.drained
+	}
+	drained := lastOf(d.Phases[:at], v1alpha1.ReasonMachineDrained)
+	switch {
+	case strings.HasPrefix(result.Message, history.DrainExceeded):
+		d.before = notDrained
+	case strings.HasPrefix(result.Message, history.VolumesExceeded):
+		d.before, d.End = wasDrained, cmp.Or(d.End, d.endBefore(at))
+		return
+	case !d.End.IsZero():
+		d.before = wasDrained
+		return
+	case isKnown:
+		d.before = notDrained
+	case drained >= 0:
+		d.before, d.End = wasDrained, d.Phases[drained].Start
+		return
+	default:
+		d.before = notRecorded
+	}
+	d.End = d.endBefore(at)
+}
+
+// settleWithoutResult is settle for a drain without a result. If the Machine was deleted, it had one that was not observed, unless the
+// maintenance had been ended before.
+func (d *Drain) settleWithoutResult() {
+	isCancelled := !d.Cancelled.IsZero() && d.Cancelled.Before(d.Gone)
+	if d.End.IsZero() && !d.Deleted.IsZero() && !d.Gone.IsZero() && !isCancelled {
+		d.before, d.End = notRecorded, d.Gone
+	}
+}
+
+// results are the reasons of the condition of a Machine when its drain has ended.
+var results = []string{v1alpha1.ReasonMachineDrained, v1alpha1.ReasonTimedOut, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonSkipped}
+
+// lastOf returns the last phase with one of the reasons, -1 if there is none, or if the Node was to be drained again after it.
+func lastOf(phases []history.Wait, reasons ...string) int {
+	for i, phase := range slices.Backward(phases) {
+		switch {
+		case slices.Contains(reasons, phase.Reason):
+			return i
+		case phase.Reason == v1alpha1.ReasonMachineDraining, phase.Reason == v1alpha1.ReasonWaitingForTurn:
+			return -1
+		}
+	}
+	return -1
+}
+
 // lastResult returns the last result of a drain in the condition of the Machine. Its reason is empty if the drain has no result.
 func (d *Drain) lastResult() history.Wait {
-	for _, phase := range slices.Backward(d.Phases) {
-		switch phase.Reason {
-		case v1alpha1.ReasonMachineDrained, v1alpha1.ReasonTimedOut, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonSkipped:
-			return phase
-		}
+	if at := lastOf(d.Phases, results...); at >= 0 {
+		return d.Phases[at]
 	}
 	return history.Wait{}
 }
 
-// volumesTimedOut reports whether the drain ended in time, and the wait for volumes did not.
-func (d *Drain) volumesTimedOut() bool {
-	result := d.lastResult()
-	return result.Reason == v1alpha1.ReasonTimedOut && !d.End.IsZero() && !strings.HasPrefix(result.Message, history.DrainExceeded)
-}
-
-// isGivenUp reports whether the drain of the Machine ended before its Node was drained.
-func (d *Drain) isGivenUp() bool {
-	reason := d.lastResult().Reason
-	return reason != "" && reason != v1alpha1.ReasonMachineDrained && !d.volumesTimedOut()
-}
-
-// endBefore returns the end of a drain that was given up. If it has timed out, the Machine may then have waited for volumes before it had
-// the result.
-func (d *Drain) endBefore(result history.Wait) time.Time {
-	at := slices.IndexFunc(d.Phases, func(phase history.Wait) bool { return phase == result })
-	if result.Reason == v1alpha1.ReasonTimedOut && at > 0 && d.Phases[at-1].Reason == v1alpha1.ReasonWaitingForVolumeDetach {
-		return d.Phases[at-1].Start
+// endBefore returns the end of a drain whose Nodes were not drained, and whose result is the phase at an index. If the drain has timed out,
+// the Machine may then have waited for volumes before it had the result.
+func (d *Drain) endBefore(at int) time.Time {
+	result := d.Phases[at]
+	if result.Reason != v1alpha1.ReasonTimedOut || at == 0 || d.Start.IsZero() || d.before == notRecorded {
+		return result.Start
 	}
-	return result.Start
+	if last := d.Phases[at-1]; last.Reason == v1alpha1.ReasonWaitingForVolumeDetach {
+		return last.Start
+	}
+	return d.Phases[at-1].End
 }
 
 // drainOf returns the last drain of the Node that had started when the evacuation of the Pod ended.

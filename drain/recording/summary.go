@@ -148,7 +148,7 @@ func (d *Drain) Took() time.Duration {
 	case d.End.IsZero():
 		return cmp.Or(d.Cancelled, d.ended).Sub(d.Start)
 	default:
-		return d.End.Sub(d.Start)
+		return max(d.End.Sub(d.Start), 0)
 	}
 }
 
@@ -168,8 +168,8 @@ func (d *Drain) Summary() []string {
 			sentences = append(sentences, phaseSentence(phase.Reason, took))
 		}
 	}
-	if d.volumesTimedOut() {
-		sentences = append(sentences, "The volumes did not detach before the timeout.")
+	if more := d.afterEnd(); more != "" {
+		sentences = append(sentences, more)
 	}
 	refused := int32(0)
 	for i := range d.Pods {
@@ -208,11 +208,18 @@ func phaseSentence(reason string, took time.Duration) string {
 
 func (d *Drain) result() string {
 	pods := text.Count(len(d.Pods), "Pod")
+	result := d.lastResult()
 	switch {
-	case d.isGivenUp():
-		return d.resultOf(d.lastResult(), pods)
-	case d.Start.IsZero():
+	case d.before == notDrained, d.before == notRecorded && result.Reason != "":
+		return d.resultOf(result, pods)
+	case d.before == notRecorded && d.Start.IsZero():
+		return "No result was recorded (" + pods + ")"
+	case d.before == notRecorded:
+		return fmt.Sprintf("No result was recorded in %s (%s)", Duration(d.Took()), pods)
+	case d.Start.IsZero() && d.End.IsZero():
 		return "Not drained: the drain did not start during the recording"
+	case d.Start.IsZero():
+		return "Drained; the start of the drain was not recorded (" + pods + ")"
 	case d.isCancelled():
 		return fmt.Sprintf("Not drained after %s, when the maintenance was ended (%s)", Duration(d.Took()), pods)
 	case d.End.IsZero():
@@ -222,19 +229,45 @@ func (d *Drain) result() string {
 	}
 }
 
-// resultOf is result for a drain that was given up.
+// resultOf is result for a drain that has another result than Drained, and whose Node was not drained before, as far as that is known.
 func (d *Drain) resultOf(result history.Wait, pods string) string {
-	after := "before the drain started"
-	if !d.Start.IsZero() {
-		after = fmt.Sprintf("after %s (%s)", Duration(d.Took()), pods)
+	after := ""
+	switch {
+	case !d.Start.IsZero():
+		after = fmt.Sprintf(" after %s (%s)", Duration(d.Took()), pods)
+	case d.before == notDrained && len(d.Pods) == 0:
+		after = " before the drain started"
 	}
-	switch result.Reason {
-	case v1alpha1.ReasonHookRemoved:
-		return "Another actor removed the hook " + after + ", and Cluster API drained the Node"
-	case v1alpha1.ReasonSkipped:
-		return "Skipped " + after + ": " + result.Message
+	switch {
+	case result.Reason == v1alpha1.ReasonHookRemoved:
+		return "Another actor removed the hook" + after + ", and Cluster API drained the Node"
+	case result.Reason == v1alpha1.ReasonSkipped && d.before == notRecorded:
+		return "Skipped" + after + ": " + strings.TrimPrefix(result.Message, history.NotDrained)
+	case result.Reason == v1alpha1.ReasonSkipped:
+		return "Skipped" + after + ": " + result.Message
+	case d.before == notRecorded:
+		return "The wait for volumes timed out" + after
 	default:
-		return "The drain timed out " + after
+		return "The drain timed out" + after
+	}
+}
+
+// afterEnd says what happened after the Node was drained, or that it is not known whether it was. It is empty if neither applies.
+func (d *Drain) afterEnd() string {
+	result := d.lastResult()
+	switch {
+	case d.before == notRecorded && result.Reason == "":
+		return "It is not known whether the Node was drained."
+	case d.before == notRecorded:
+		return "It is not known whether the Node was drained before."
+	case d.before != wasDrained:
+		return ""
+	case result.Reason == v1alpha1.ReasonHookRemoved:
+		return "Another actor removed the hook afterwards."
+	case result.Reason == v1alpha1.ReasonSkipped:
+		return "The Machine was skipped afterwards: " + strings.TrimPrefix(result.Message, history.NotDrained) + "."
+	default:
+		return "The volumes did not detach before the timeout."
 	}
 }
 
@@ -254,7 +287,7 @@ func (h *History) Summary() []string {
 	if len(h.Drains) == 0 {
 		return nil
 	}
-	ended, undrained, pods := 0, 0, 0
+	ended, undrained, unknown, pods := 0, 0, 0, 0
 	first, last := h.Drains[0].begin(), h.Drains[0].begin()
 	for i := range h.Drains {
 		d := &h.Drains[i]
@@ -265,7 +298,10 @@ func (h *History) Summary() []string {
 		} else {
 			ended++
 		}
-		if d.isCancelled() || d.isGivenUp() {
+		switch {
+		case d.before == notRecorded:
+			unknown++
+		case d.before == notDrained, d.isCancelled():
 			undrained++
 		}
 		if end.After(last) {
@@ -275,6 +311,9 @@ func (h *History) Summary() []string {
 	drains := fmt.Sprintf("%d of %d drains ended", ended, len(h.Drains))
 	if undrained > 0 {
 		drains += fmt.Sprintf(", %d of them before the Node was drained", undrained)
+	}
+	if unknown > 0 {
+		drains += fmt.Sprintf(", of %d it is not known whether the Node was drained", unknown)
 	}
 	sentences := []string{fmt.Sprintf("%s; %s from the first start to the last end; %s.", drains, Duration(last.Sub(first)), text.Count(pods, "Pod"))}
 	if causes := Causes(h.Drains); len(causes) > 0 && causes[0].Blocked >= leastWait {

@@ -3,10 +3,12 @@ package recording
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -28,7 +30,7 @@ func isTraces(file *bufio.Reader) bool {
 // readTraces reads the traces that the manager exports, as OTLP JSON. The OpenTelemetry Collector's file exporter writes one object after
 // another, and version 3 of Jaeger's API wraps them in result. Spans of other programs are ignored.
 func readTraces(file io.Reader) (*History, error) {
-	b := &traceReader{history: &History{}, drains: map[string]*Drain{}, waits: map[string][]history.Wait{}}
+	b := &traceReader{history: &History{}, drains: map[string]*Drain{}, waits: map[string][]history.Wait{}, releasing: map[string]time.Time{}}
 	decoder := json.NewDecoder(file)
 	for {
 		var object otlp
@@ -108,6 +110,8 @@ type traceReader struct {
 	history *History
 	drains  map[string]*Drain         // by trace
 	waits   map[string][]history.Wait // of Pods, by span
+
+	releasing map[string]time.Time // when the Machine got its result, by trace
 }
 
 func (b *traceReader) read() {
@@ -117,6 +121,7 @@ func (b *traceReader) read() {
 	}
 	for i := range b.spans {
 		b.pod(&b.spans[i])
+		b.result(&b.spans[i])
 	}
 	incomplete := false
 	for i := range b.spans {
@@ -126,9 +131,7 @@ func (b *traceReader) read() {
 			continue
 		}
 		delete(b.drains, id)
-		if isRemaining := func(pod PodCourse) bool { return !pod.Ended }; d.Machine == "" && !d.Gone.IsZero() && slices.ContainsFunc(d.Pods, isRemaining) {
-			d.End, d.Cancelled = time.Time{}, d.End
-		}
+		d.settleTrace()
 		incomplete = incomplete || d.Gone.IsZero()
 		b.history.Drains = append(b.history.Drains, *d)
 	}
@@ -137,6 +140,24 @@ func (b *traceReader) read() {
 	}
 	if incomplete {
 		b.history.Incomplete = "a drain has no root span: it had not ended, or the span was not exported"
+	}
+}
+
+// settleTrace is settle for a trace, in which End is the end of the stage, however the drain ended. An end before the hook was removed may be
+// that of a drain that had timed out.
+func (d *Drain) settleTrace() {
+	isRemaining := slices.ContainsFunc(d.Pods, func(pod PodCourse) bool { return !pod.Ended })
+	result, ended := d.lastResult(), d.End
+	switch {
+	case d.Gone.IsZero(): // the root span is missing
+		d.before, d.End = notRecorded, time.Time{}
+	case d.Machine == "" && isRemaining:
+		d.End, d.Cancelled = time.Time{}, d.End
+	case result.Reason != "":
+		if !strings.HasPrefix(result.Message, history.VolumesExceeded) {
+			d.End = time.Time{}
+		}
+		d.settle(isRemaining || !ended.Before(result.Start))
 	}
 }
 
@@ -173,9 +194,6 @@ func (b *traceReader) part(s *otlpSpan) {
 		d := b.of(s)
 		d.Machine, d.Maintenance = s.text(history.ClusterNamespaceKey)+"/"+s.text(history.MachineKey), s.text(history.MaintenanceKey)
 		d.Deleted, d.Gone = s.start(), s.end()
-		if outcome := s.text(history.OutcomeKey); outcome != "" && outcome != v1alpha1.ReasonMachineDrained {
-			d.Phases = append(d.Phases, history.Wait{Reason: outcome, Message: s.text(history.MessageKey), Start: s.end(), End: s.end()})
-		}
 	case history.MaintenanceSpanName:
 		d := b.of(s)
 		d.Maintenance, d.Gone = s.text(history.MaintenanceKey), s.end()
@@ -185,6 +203,8 @@ func (b *traceReader) part(s *otlpSpan) {
 		d.End = s.end()
 	case history.DaemonSetsSpan:
 		b.of(s).End = s.end()
+	case history.ReleaseSpan:
+		b.releasing[s.TraceID] = s.start()
 	}
 	if reason := phases[s.Name]; reason != "" && s.text(history.MachineKey) != "" {
 		d := b.of(s)
@@ -195,6 +215,20 @@ func (b *traceReader) part(s *otlpSpan) {
 		wait := history.Wait{Reason: reason, Object: s.text(history.ObjectKey), Message: s.text(history.MessageKey), Start: s.start(), End: s.end()}
 		b.waits[s.ParentSpanID] = addWait(b.waits[s.ParentSpanID], wait)
 	}
+}
+
+// result reads the result of a drain whose parts have been read. Another one than Drained is a phase.
+func (b *traceReader) result(s *otlpSpan) {
+	outcome := s.text(history.OutcomeKey)
+	if s.Name != history.DeletionSpanName || outcome == "" {
+		return
+	}
+	d, at := b.of(s), cmp.Or(b.releasing[s.TraceID], s.end())
+	if outcome == v1alpha1.ReasonMachineDrained {
+		d.End = cmp.Or(d.End, at)
+		return
+	}
+	d.Phases = append(d.Phases, history.Wait{Reason: outcome, Message: s.text(history.MessageKey), Start: at, End: s.end()})
 }
 
 // addWait adds a wait, with the reason and the message that a recording has.

@@ -81,20 +81,44 @@ func TestReadTraces(t *testing.T) {
 			}}},
 		}}))
 	})
-	for outcome, tc := range map[string]struct{ message, want string }{
-		v1alpha1.ReasonTimedOut:    {history.DrainExceeded + "Pod web/a", "The drain timed out after 48 s (1 Pod)"},
-		v1alpha1.ReasonHookRemoved: {"Another actor", "Another actor removed the hook after 48 s (1 Pod), and Cluster API drained the Node"},
-		v1alpha1.ReasonSkipped: {
-			"The Node is not drained: the Cluster is being deleted", "Skipped after 48 s (1 Pod): The Node is not drained: the Cluster is being deleted",
+	isSkipped, isRemoved := "The Node is not drained: the Cluster is being deleted", "Another actor removed the annotation"
+	draining := history.Course{Deleted: at(0), Limited: true, DrainStart: ptr.To(at(2)), DrainEnd: at(55), Releasing: at(55)} // the drain had not ended
+	ended, unread := draining, history.Course{Deleted: at(0), DrainEnd: at(55), Releasing: at(55)}
+	ended.DrainEnd = at(50) // drained, or timed out
+	remaining := trace.EvacuationSpans(&history.Evacuation{
+		Namespace: "web", Name: "a", UID: "p", Node: "n", Start: at(3), End: at(56), Outcome: history.Remaining,
+	})
+	const undrained = "1 of 1 drains ended, 1 of them before the Node was drained; "
+	const notKnown = "1 of 1 drains ended, of 1 it is not known whether the Node was drained; "
+	const lost, more = "Another actor removed the hook", ", and Cluster API drained the Node"
+	for name, tc := range map[string]struct {
+		outcome, message string
+		course           history.Course
+		pods             []history.Span
+		want, all        string
+	}{
+		"timed out":                        {v1alpha1.ReasonTimedOut, history.DrainExceeded + "x", course, pod, "The drain timed out after 48 s (1 Pod)", undrained},
+		"lost its hook":                    {v1alpha1.ReasonHookRemoved, isRemoved, draining, remaining, lost + " after 53 s (1 Pod)" + more, undrained},
+		"lost its hook before a Pod began": {v1alpha1.ReasonHookRemoved, isRemoved, draining, nil, lost + " after 53 s (0 Pods)" + more, undrained},
+		"lost its hook after its end":      {v1alpha1.ReasonHookRemoved, isRemoved, ended, pod, lost + " after 53 s (1 Pod)" + more, notKnown},
+		"lost its hook after its timeout":  {v1alpha1.ReasonHookRemoved, isRemoved, ended, remaining, lost + " after 53 s (1 Pod)" + more, undrained},
+		"lost its hook, and was not read":  {v1alpha1.ReasonHookRemoved, isRemoved, unread, nil, lost + more, notKnown},
+		"was skipped":                      {v1alpha1.ReasonSkipped, isSkipped, unread, remaining, "Skipped: " + isSkipped, undrained},
+		"was skipped, and was not read":    {v1alpha1.ReasonSkipped, isSkipped, unread, pod, "Skipped: the Cluster is being deleted", notKnown},
+		"was not read while volumes timed out": {
+			v1alpha1.ReasonTimedOut, "The wait for volumes, which cannot be observed, exceeded nodeVolumeDetachTimeoutSeconds: x", ended, pod,
+			"The wait for volumes timed out after 53 s (1 Pod)", notKnown,
 		},
 	} {
-		t.Run("M75, K48: a drain with the outcome "+outcome+" was not drained", func(t *testing.T) {
+		t.Run("M75, K48: the report is right about a drain that "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			ended := trace.DeletionSpan(at(0), at(56), outcome, tc.message)
-			h, err := Read(strings.NewReader(otlpJSON(t, append(append(slices.Clone(pod), parts...), ended)...)))
+			spans := slices.Concat(tc.pods, trace.PartSpans(append(tc.course.Before(at(55)), tc.course.After(at(56))...)))
+			h, err := Read(strings.NewReader(otlpJSON(t, append(spans, trace.DeletionSpan(at(0), at(56), tc.outcome, tc.message))...)))
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(h.Drains[0].Summary()[0]).To(HavePrefix(tc.want))
-			g.Expect(h.Summary()[0]).To(HavePrefix("1 of 1 drains ended, 1 of them before the Node was drained; "))
+			sentences := h.Drains[0].Summary()
+			g.Expect(sentences[0]).To(HavePrefix(tc.want))
+			g.Expect(slices.Contains(sentences, "It is not known whether the Node was drained before.")).To(Equal(tc.all == notKnown))
+			g.Expect(h.Summary()[0]).To(HavePrefix(tc.all))
 		})
 	}
 	t.Run("M75, K48: volumes that did not detach in time are no drain that timed out", func(t *testing.T) {
@@ -123,6 +147,20 @@ func TestReadTraces(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(h.Incomplete).NotTo(BeEmpty())
 		g.Expect(h.Drains).To(HaveLen(1))
+	})
+	t.Run("K48: a drain whose result is Drained was drained, also if the span of its stage is missing", func(t *testing.T) {
+		g := NewWithT(t)
+		h, err := Read(strings.NewReader(otlpJSON(t, root)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Drained; the start of the drain was not recorded (0 Pods)."}))
+	})
+	t.Run("K48: no result is known of a drain without its root span", func(t *testing.T) {
+		g := NewWithT(t)
+		h, err := Read(strings.NewReader(otlpJSON(t, append(slices.Clone(pod), parts...)...)))
+		g.Expect(err).NotTo(HaveOccurred())
+		sentences := h.Drains[0].Summary()
+		g.Expect(sentences[0]).To(HavePrefix("No result was recorded in 53 s (1 Pod)"))
+		g.Expect(sentences).To(ContainElement("It is not known whether the Node was drained."))
 	})
 	for name, content := range map[string]string{
 		"no spans": `{"resourceSpans":[]}`, "spans of others": `{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"1","name":"GET"}]}]}]}`,
