@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 const (
@@ -44,6 +46,9 @@ func newAbsences(ctx context.Context, read func(context.Context, types.Namespace
 
 // has reports whether a DaemonSet is known not to exist. If it is not known, it is asked for in the background.
 func (a *absences) has(daemonSet types.NamespacedName, uid types.UID) bool {
+	if !lookup.CanExist(daemonSet.Name) {
+		return true
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.absent.Has(uid) {

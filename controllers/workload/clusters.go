@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -118,7 +121,7 @@ func (c *Clusters) Client(ctx context.Context, cluster types.NamespacedName) (cl
 	if err != nil {
 		return nil, err
 	}
-	live, err := c.cache.GetUncachedClient(ctx, cluster)
+	live, err := c.liveClient(ctx, cluster)
 	if err != nil {
 		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
 	}
@@ -139,7 +142,26 @@ func (c *Clusters) cachedClient(ctx context.Context, cluster types.NamespacedNam
 
 // UncachedClient returns a client without a cache. It fails as Client does.
 func (c *Clusters) UncachedClient(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
-	return c.clientFrom(ctx, cluster, c.cache.GetUncachedClient)
+	return c.clientFrom(ctx, cluster, c.liveClient)
+}
+
+func (c *Clusters) liveClient(ctx context.Context, cluster types.NamespacedName) (client.Client, error) {
+	live, err := c.cache.GetUncachedClient(ctx, cluster)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the callers do
+	}
+	return liveClient{live}, nil
+}
+
+// liveClient reads from the API server. A name that no object can have results in NotFound; see lookup.CanExist.
+type liveClient struct{ client.Client }
+
+// Get implements client.Reader.
+func (c liveClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if !lookup.CanExist(key.Name) {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: fmt.Sprintf("%T", object)}, key.Name)
+	}
+	return c.Client.Get(ctx, key, object, options...) //nolint:wrapcheck // it is this client to its callers
 }
 
 func (c *Clusters) clientFrom(ctx context.Context, cluster types.NamespacedName,

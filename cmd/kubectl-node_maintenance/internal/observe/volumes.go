@@ -7,12 +7,12 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
@@ -89,7 +89,7 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 // readOne reads an object. known is false if the user may not read it, which is a gap, or if that fails. The owners and claims of a Pod may have
 // names that no object can have: API servers do not check them, and the client returns an error.
 func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (exists, known bool, err error) {
-	if len(path.IsValidPathSegmentName(key.Name)) > 0 {
+	if !lookup.CanExist(key.Name) {
 		return false, true, nil
 	}
 	err = w.Get(ctx, key, object)

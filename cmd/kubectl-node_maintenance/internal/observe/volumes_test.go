@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,6 +58,17 @@ func TestVolumes(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(got.Waiting).To(BeEmpty())
 		g.Expect(got.Ignored).To(HaveLen(1))
+	})
+
+	t.Run("E76: a claim with a name that no claim can have does not exist", func(t *testing.T) {
+		g := NewWithT(t)
+		w := workload(interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+			return errors.Errorf("invalid resource name %q", key.Name) // as client-go
+		}})
+		w.pods["n"][0].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a/b"}}}}
+		got, err := w.Volumes(t.Context(), node, &v1alpha1.NodeMaintenance{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(got.Waiting).To(HaveLen(1))
 	})
 
 	t.Run("K4: nothing is predicted without the right to read volumes", func(t *testing.T) {
