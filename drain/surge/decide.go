@@ -212,6 +212,9 @@ func (s *surging) next() Decision {
 	if what, actor := way.edited(); what != "" {
 		return s.supersede(way, what, actor)
 	}
+	if staying := s.staying(); len(staying) > 0 { // before the Deployment is scaled back
+		return Decision{Unmark: staying}
+	}
 	serving, late := s.serving()
 	switch {
 	case s.b.Returning != nil && (len(serving) > 0 || len(s.Marked) == 0): // the autoscaler is scaling back
@@ -276,6 +279,13 @@ func (s *surging) supersede(way way, what, actor string) Decision {
 		Warning: true, Reason: EventSuperseded, Message: actor + " changed " + what + " during the surge: the change is kept, and the Pods are evicted",
 	}
 	return d
+}
+
+// staying returns the marked Pods whose drain was cancelled.
+func (s *surging) staying() []PodRef {
+	return slices.DeleteFunc(slices.Clone(s.Marked), func(pod PodRef) bool {
+		return slices.Contains(s.Abandoned, pod) || slices.ContainsFunc(s.Leaving, func(l Leaving) bool { return l.PodRef == pod })
+	})
 }
 
 // serving returns the Pods of the baseline that still wait, and the reports of those whose progress deadline is about to be exceeded.

@@ -456,6 +456,55 @@ func TestRolloutUndo(t *testing.T) {
 	})
 }
 
+func TestCancelledForOneOfTwoMarkedPods(t *testing.T) {
+	t.Run("E77: a marked Pod whose drain is cancelled stays when the surge of the other one completes", func(t *testing.T) {
+		w := surged(2, 2)
+		w.settle()
+		w.step() // mark
+		stays, moves := w.pods[0].UID, w.pods[1].UID
+		if w.marked() != 2 {
+			t.Fatal("they are not marked")
+		}
+		w.pods[2].ready = false // for minutes, a new Pod is not available
+		w.observe()
+		w.step()
+		delete(w.evacuations, stays) // its NodeMaintenance was completed, or its owner has set the label cluster.x-k8s.io/drain: skip
+		w.step()
+		if w.baseline() == nil {
+			t.Fatal("the surge has ended")
+		}
+		w.run() // the new Pod is available again
+		if w.pod(stays) == nil || surge.Marked(&w.pod(stays).Pod) {
+			t.Errorf("the Pod that nothing drains was deleted, or is still the first one to be deleted: %v", w.pod(stays))
+		}
+		if w.pod(moves) != nil || *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("the other one was not moved: %v", w.pods)
+		}
+	})
+	t.Run("E77: the same while an autoscaler scales back, which may take two minutes", func(t *testing.T) {
+		w := deployed(2, maxSurge("100%")).scaledBy(2, 9).evacuated(2, v1alpha1.SurgeAlways)
+		for w.marked() < 2 {
+			w.step()
+			w.settle()
+		}
+		stays, moves := w.pods[0].UID, w.pods[1].UID
+		for w.baseline().Returning == nil || w.raisedTo(w.baseline().Surged) {
+			w.step()
+		}
+		delete(w.evacuations, stays)
+		w.step()
+		w.autoscale(2) // the autoscaler scales back, 15 s later at the earliest
+		w.settle()
+		w.run()
+		if w.pod(stays) == nil {
+			t.Error("the Pod that nothing drains was deleted")
+		}
+		if w.pod(moves) != nil {
+			t.Error("the other one was not moved")
+		}
+	})
+}
+
 func TestAutoscaler(t *testing.T) {
 	t.Run("E26: raises and restores minReplicas, and waits for the autoscaler to scale back", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
