@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
@@ -83,7 +84,7 @@ func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Recon
 	r := &Reconciler{
 		Clusters: workload.NewClusters(management, cache, scheme, workload.Limits{}, clock.RealClock{}), Machines: &Machines{Reader: management},
 		Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{},
-		goneSince: expiring.NewMap[types.UID, time.Time](t.Context()),
+		goneSince: expiring.NewMap[types.UID, time.Time](t.Context()), nextRead: expiring.NewMap[types.UID, time.Time](t.Context()),
 	}
 	t.Cleanup(func() { r.Clusters.Disconnect(request.Cluster) })
 	return r, remote, request
@@ -146,4 +147,31 @@ func TestPodsWithoutANode(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestReadsOfPodsWithoutANode(t *testing.T) {
+	t.Run("E37: events that affect all Pods of the workload cluster cause no more reads of a Pod that is not scheduled", func(t *testing.T) {
+		g, pod := NewWithT(t), aPod("pending", "")
+		e := evacuation.New(pod, nil, 0)
+		e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: ""}
+		e.CreationTimestamp = metav1.Now()
+		r, _, request := locating(t, e, pod)
+		reads := 0
+		remote := fakes.Builder(e, pod).WithStatusSubresource(e).WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if _, is := object.(*corev1.Pod); is {
+					reads++
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		}).WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).Build()
+		management := fakes.Builder().WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}).Build()
+		r.Clusters = workload.NewClusters(management, serving{clustercache.NewFakeClusterCache(remote, types.NamespacedName(request.Cluster)), servePods(t)}, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
+		for range 10 { // a tenant creates a DaemonSet: workload.AllPodsAffected enqueues all Evacuations, every five seconds
+			result, err := r.Reconcile(t.Context(), request)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+		}
+		g.Expect(reads).To(Equal(1), "it is read after a minute, and then each time after the age of its Evacuation")
+	})
 }

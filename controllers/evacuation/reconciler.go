@@ -40,6 +40,8 @@ type Reconciler struct {
 	// goneSince is when the Pod of an Evacuation was first observed not to exist, by UID of the Evacuation. It is kept in memory: after a
 	// restart of the manager, the wait for the garbage collector begins again.
 	goneSince *expiring.Map[types.UID, time.Time]
+	// nextRead is when a Pod that is not scheduled is read again, by UID of the Evacuation.
+	nextRead *expiring.Map[types.UID, time.Time]
 }
 
 // goneTTL is how long goneSince is kept: longer than evacuation.AwaitCollectionFor, because a busy manager may reconcile late.
@@ -47,7 +49,7 @@ const goneTTL = time.Minute
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.goneSince = expiring.NewMap[types.UID, time.Time](ctx)
+	r.goneSince, r.nextRead = expiring.NewMap[types.UID, time.Time](ctx), expiring.NewMap[types.UID, time.Time](ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "evacuation", r, options, r.enqueue)
 	return err
@@ -167,8 +169,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	if s.noNode {
-		age := now.Sub(s.evacuation.CreationTimestamp.Time)
-		return reconcile.Result{RequeueAfter: max(noNodeInterval, min(maxNoNodeInterval, age))}, nil
+		return workload.RequeueAt(r.readAgain(s, now), now), nil
 	}
 	return workload.RequeueAt(action.Deadline, now), nil
 }
@@ -202,6 +203,10 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 		if err != nil || !known.NeedsPod() {
 			return err == nil, err
 		}
+		if name == "" && r.isReadLater(s) {
+			s.noNode = true
+			return true, nil
+		}
 	}
 	// A Pod that was observed not to exist while its Node was watched is not read again.
 	var pod *corev1.Pod
@@ -233,6 +238,30 @@ func (r *Reconciler) locate(ctx context.Context, s *scope) (bool, error) {
 // noNodeInterval is the shortest interval at which a Pod is read that is not scheduled, or whose Node does not exist. It grows with the age
 // of the Evacuation: a tenant may have thousands of Pods that are never scheduled. Kubernetes garbage-collects the latter.
 const noNodeInterval, maxNoNodeInterval = time.Minute, 15 * time.Minute
+
+// readAgain returns when a Pod is read again that has no Node, and records it.
+func (r *Reconciler) readAgain(s *scope, now time.Time) (next time.Time) {
+	interval := max(noNodeInterval, min(maxNoNodeInterval, now.Sub(s.evacuation.CreationTimestamp.Time)))
+	r.nextRead.Update(s.request.Cluster, s.evacuation.UID, func(present time.Time, found bool) (time.Time, time.Duration) {
+		if next = present; !found || !now.Before(present) {
+			next = now.Add(interval)
+		}
+		return next, next.Sub(now)
+	})
+	return next
+}
+
+// isReadLater reports whether a Pod that was not scheduled is read again at a later time, however many events occur until then. A Pod on a watched Node
+// is read at once.
+func (r *Reconciler) isReadLater(s *scope) bool {
+	if observation := r.Clusters.CurrentObservation(s.request.Cluster); observation != nil {
+		if _, found := workload.PodOf(observation, s.evacuation); found {
+			return false
+		}
+	}
+	next, found := r.nextRead.Get(s.request.Cluster, s.evacuation.UID)
+	return found && r.Clock.Now().Before(next)
+}
 
 // observeRecordedNode observes the Node that the annotation of the Evacuation names.
 func (r *Reconciler) observeRecordedNode(ctx context.Context, s *scope, name string) (evacuation.RecordedNode, error) {

@@ -25,8 +25,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// answersLikeAPIServer answers reads of DaemonSets as kube-apiserver does where none exists: 404 for a name, and 406 for the list, since a client that reads
-// one object does not accept the metadata of a list (asPartialObjectMetadata in k8s.io/apiserver/pkg/endpoints/handlers/response.go).
+// answersLikeAPIServer answers reads of DaemonSets as kube-apiserver does where none exists: 404 for a name, and 406 for the list, since a
+// client that reads one object does not accept the metadata of a list (asPartialObjectMetadata in
+// k8s.io/apiserver/pkg/endpoints/handlers/response.go).
 func answersLikeAPIServer(t *testing.T) *rest.Config {
 	t.Helper()
 	daemonSets := schema.GroupResource{Group: "apps", Resource: "daemonsets"}

@@ -86,8 +86,8 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 	return true, nil
 }
 
-// readOne reads an object. known is false if the user may not read it, which is a gap, or if that fails. The owners and claims of a Pod may have
-// names that no object can have: API servers do not check them, and the client returns an error.
+// readOne reads an object. known is false if the user may not read it, which is a gap, or if that fails. The owners and claims of a Pod may
+// have names that no object can have: API servers do not check them, and the client returns an error.
 func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (exists, known bool, err error) {
 	if !lookup.CanExist(key.Name) {
 		return false, true, nil

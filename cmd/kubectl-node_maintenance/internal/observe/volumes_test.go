@@ -65,7 +65,9 @@ func TestVolumes(t *testing.T) {
 		w := workload(interceptor.Funcs{Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			return errors.Errorf("invalid resource name %q", key.Name) // as client-go
 		}})
-		w.pods["n"][0].Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a/b"}}}}
+		w.pods["n"][0].Spec.Volumes = []corev1.Volume{{
+			Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a/b"}},
+		}}
 		got, err := w.Volumes(t.Context(), node, &v1alpha1.NodeMaintenance{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(got.Waiting).To(HaveLen(1))
