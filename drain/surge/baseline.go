@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,6 +147,8 @@ func baselineOf(d metav1.Object) (*Baseline, error) {
 		return nil, errors.New("the baseline belongs to another Deployment")
 	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || int(b.Surged-b.Replicas) > len(b.Pods):
 		return nil, errors.New("the baseline has invalid replicas or Pods")
+	case slices.ContainsFunc(b.Pods, func(pod PodRef) bool { return pod.Name == "" }), b.Autoscaler != nil && b.Autoscaler.Name == "":
+		return nil, errors.New("the baseline has a Pod or a HorizontalPodAutoscaler without a name")
 	}
 	return b, nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,6 +26,30 @@ func TestTrimDeployment(t *testing.T) {
 			m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid", Labels: map[string]string{v1alpha1.SurgingLabel: tc.label}}}
 			if TrimDeployment(m); Recorded(m) != tc.keeps {
 				t.Errorf("recorded is %t", Recorded(m))
+			}
+		})
+	}
+}
+
+func TestBaselineWithoutNames(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Baseline)
+		valid  bool
+	}{
+		"a baseline":                                     {func(*Baseline) {}, true},
+		"a Pod without a name cannot be read":            {func(b *Baseline) { b.Pods[0].Name = "" }, false},
+		"an autoscaler without a name cannot be read":    {func(b *Baseline) { b.Autoscaler.Name = "" }, false},
+		"a baseline that scales the Deployment has none": {func(b *Baseline) { b.Autoscaler = nil }, true},
+	} {
+		t.Run("E76: "+name, func(t *testing.T) {
+			b := &Baseline{
+				ID: newID("uid", time.Now()), Deployment: "uid", Replicas: 1, Surged: 2, Pods: []PodRef{{Name: "web-1", UID: "1"}}, Autoscaler: &AutoscalerBaseline{Name: "web", UID: "2"},
+			}
+			tc.change(b)
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
+			SetBaseline(d, b)
+			if got, err := BaselineOf(d); (err == nil && got != nil) != tc.valid {
+				t.Errorf("got %v, %v", got, err)
 			}
 		})
 	}
