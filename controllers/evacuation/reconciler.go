@@ -251,8 +251,8 @@ func (r *Reconciler) readAgain(s *scope, now time.Time) (next time.Time) {
 	return next
 }
 
-// isReadLater reports whether a Pod that was not scheduled is read again at a later time, however many events occur until then. A Pod on a watched Node
-// is read at once.
+// isReadLater reports whether a Pod that was not scheduled is read again at a later time, however many events occur until then. A Pod on a
+// watched Node is read at once.
 func (r *Reconciler) isReadLater(s *scope) bool {
 	if observation := r.Clusters.CurrentObservation(s.request.Cluster); observation != nil {
 		if _, found := workload.PodOf(observation, s.evacuation); found {

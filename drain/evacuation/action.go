@@ -67,8 +67,8 @@ const (
 	jitterShare = 0.2
 )
 
-// Backoff returns how long to wait after the given number of refused evictions: 1 s, doubling up to 15 minutes. It is a fallback:
-// events usually trigger the next attempt earlier, so it may be slow. It is 0 if no eviction was refused.
+// Backoff returns how long to wait after the given number of refused evictions: 1 s, doubling up to 15 minutes. Few evictions are refused,
+// since budgets are evaluated before. It is 0 if no eviction was refused.
 func Backoff(failed int32) time.Duration {
 	if failed <= 0 {
 		return 0

@@ -43,7 +43,8 @@ func TestBaselineWithoutNames(t *testing.T) {
 	} {
 		t.Run("E76: "+name, func(t *testing.T) {
 			b := &Baseline{
-				ID: newID("uid", time.Now()), Deployment: "uid", Replicas: 1, Surged: 2, Pods: []PodRef{{Name: "web-1", UID: "1"}}, Autoscaler: &AutoscalerBaseline{Name: "web", UID: "2"},
+				ID: newID("uid", time.Now()), Deployment: "uid", Replicas: 1, Surged: 2, Pods: []PodRef{{Name: "web-1", UID: "1"}},
+				Autoscaler: &AutoscalerBaseline{Name: "web", UID: "2"},
 			}
 			tc.change(b)
 			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "uid"}}
