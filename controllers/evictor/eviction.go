@@ -248,7 +248,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 // gracePeriod returns the time that an evicted Pod has to terminate, and the grace period of the request, see rules.RequestedGracePeriod.
 func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) (period time.Duration, seconds *int64) {
 	node := &corev1.Node{}
-	err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node)
+	err := p.client.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, node, client.UnsafeDisableDeepCopy)
 	return rules.RequestedGracePeriod(pod, err == nil && rules.Unreachable(node))
 }
 

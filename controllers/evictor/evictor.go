@@ -83,7 +83,9 @@ func (v *Evictor) SetupWithManager(mgr ctrl.Manager, options controller.Options)
 			if change.Budget != nil {
 				v.receive(change.Cluster, change.Budget)
 			}
-			if change.Type != workload.VolumesChanged && change.Type != workload.DrainConfirmed {
+			switch change.Type {
+			case workload.VolumesChanged, workload.DrainConfirmed, workload.PodsWaiting: // affect no eviction
+			default:
 				v.enqueue(change.Cluster)
 			}
 		})
@@ -154,20 +156,20 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	var err error
 	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
-		return workload.Result(err)
+		return v.fail(p, err)
 	}
 	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
-		return workload.Result(err)
+		return v.fail(p, err)
 	}
 	p.nextTry = p.state.inFlight.observeBudgets(observed, p.now)
 	suspension := v.Machines.Suspension(ctx, p.cluster)
 	p.suspended = suspension.Of
 	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
-		return reconcile.Result{}, err
+		return v.fail(p, err)
 	}
 	candidates, err := p.collect(ctx)
 	if err != nil {
-		return workload.Result(err)
+		return v.fail(p, err)
 	}
 	if err := suspension.Err(); err != nil { // it delays no Pods of other Machines
 		klog.FromContext(ctx).Error(err, "Failed to find out whether the NodeMaintenance of a drained Node is suspended")
@@ -189,8 +191,15 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		v.startEvictions(evictionContext, p, append(admitted, granted...))
 		v.startSignals(evictionContext, p, index, waiting)
 	}
+	v.Clusters.SetWaiting(p.cluster, p.observation, p.waitingAtFinalAttempt(ctx, waiting))
 	p.report(ctx, append(waiting, paused...))
 	return workload.RequeueAt(p.nextTry, p.now), nil
+}
+
+// fail ends a pass that could not evaluate the Pods, because their Cluster is paused for example.
+func (v *Evictor) fail(p *pass, err error) (reconcile.Result, error) {
+	v.Clusters.SetWaiting(p.cluster, p.observation, nil)
+	return workload.Result(err)
 }
 
 // receive records the event of a budget for the metric of reactions.

@@ -66,6 +66,7 @@ type pass struct {
 	drains      func(node string) evacuation.NodeTerms // of the Node with this name
 	terms       map[string]evacuation.Terms            // of the drained Nodes, by name
 	blocked     map[string]int                         // numbers of blocked Pods, by reason
+	deferred    []*subject                             // those that wait for a backoff of their replacements, or whose signal is in flight
 	cordoning   bool                                   // Nodes are about to be cordoned
 	nextTry     time.Time                              // time of the next pass if no event triggers it earlier, zero: none
 }
@@ -118,6 +119,9 @@ func (p *pass) collect(ctx context.Context) ([]budgets.Candidate, error) {
 			p.countRefusal(uid)
 		case p.state.inFlight.has(uid):
 			p.countRefusal(uid)
+			if p.state.signals.reason(uid) != "" {
+				p.deferred = append(p.deferred, s)
+			}
 		case p.cordoning && awaitsCordons && !p.isAtFinalAttempt(ctx, s): // otherwise its replacement may be scheduled onto one of these Nodes and evicted again
 			p.requeueAt(cordonsUntil)
 		default:
@@ -164,6 +168,27 @@ func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed ti
 	return draintimeout.NextFinalAttempt(terms, period, failed)
 }
 
+// waitingAtFinalAttempt returns the Pods that the pass has found waiting although their final eviction attempts are due, with the names of
+// their Nodes. Without an event, the next pass is when the next of these attempts is due.
+func (p *pass) waitingAtFinalAttempt(ctx context.Context, waiting []budgets.Waiting) map[types.UID]string {
+	found := p.deferred
+	for _, each := range waiting {
+		found = append(found, p.subjects[each.Pod.UID])
+	}
+	pods := map[types.UID]string{}
+	for _, s := range found {
+		final := p.finalAttemptAfter(ctx, s.pod, time.Time{})
+		switch {
+		case final.IsZero():
+		case p.now.Before(final):
+			p.requeueAt(final)
+		default:
+			pods[s.pod.UID] = s.pod.Spec.NodeName
+		}
+	}
+	return pods
+}
+
 // countRefusal counts a Pod whose last eviction was refused as blocked, until a later attempt succeeds, and one whose signal is in flight.
 func (p *pass) countRefusal(pod types.UID) {
 	if reason := cmp.Or(p.state.signals.reason(pod), p.state.backoffs.refusal(pod)); reason != "" {
@@ -189,6 +214,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 		case evacuation.AwaitBackoff:
 			p.requeueAt(s.action.Deadline)
 			p.blocked[s.action.Reason]++
+			p.deferred = append(p.deferred, s)
 		case evacuation.Evict:
 			due = append(due, s)
 		}

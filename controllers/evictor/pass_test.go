@@ -28,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -513,6 +514,77 @@ func TestFinalAttempt(t *testing.T) {
 			if !tc.evicted {
 				g.Expect(p.nextTry).To(BeTemporally("==", at(tc.next)))
 			}
+		})
+	}
+}
+
+func TestWaitingAtFinalAttempt(t *testing.T) {
+	pod := podNamed("web", "")
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
+	drain := func(ends time.Duration) evacuation.Terms {
+		return evacuation.Terms{Timeouts: []evacuation.Timeout{{Start: now.Add(-time.Hour), Ends: now.Add(ends), Observed: now.Add(-time.Hour)}}}
+	}
+	found := map[types.UID]string{pod.UID: "one"}
+	for _, tc := range []struct {
+		name    string
+		terms   evacuation.Terms
+		waiting bool
+		pass    func(*pass, *v1alpha1.Evacuation)
+		want    map[types.UID]string
+		next    time.Time
+	}{
+		{name: "a drain without a timeout has no Pods that wait at their final eviction attempt, and no pass for one", waiting: true},
+		{
+			name: "the next pass is at the final eviction attempt of a Pod that waits for its budget", terms: drain(time.Minute), waiting: true,
+			next: now.Add(20 * time.Second),
+		},
+		{name: "finds a Pod waiting at its final eviction attempt", terms: drain(40 * time.Second), waiting: true, want: found},
+		{name: "finds a Pod waiting after an outage of all managers", terms: drain(-time.Minute), waiting: true, want: found},
+		{name: "does not find a Pod waiting that it evicts", terms: drain(40 * time.Second)},
+		{
+			name: "does not find a Pod waiting whose eviction is in flight", terms: drain(40 * time.Second),
+			pass: func(p *pass, _ *v1alpha1.Evacuation) { p.state.inFlight.begin(budgets.PodOf(pod), now) },
+		},
+		{
+			name: "finds a Pod waiting whose signal is in flight", terms: drain(40 * time.Second), want: found,
+			pass: func(p *pass, _ *v1alpha1.Evacuation) {
+				p.state.inFlight.begin(budgets.PodOf(pod), now)
+				p.state.signals.begin(signals.Pod{UID: pod.UID}, "BudgetExhausted", now)
+			},
+		},
+		{
+			name: "finds a Pod waiting whose replacements return", terms: drain(40 * time.Second), want: found,
+			pass: func(_ *pass, e *v1alpha1.Evacuation) {
+				e.Annotations = map[string]string{v1alpha1.EvacuateAfterAnnotation: now.Add(time.Minute).Format(time.RFC3339)}
+			},
+		},
+	} {
+		t.Run("M96: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			e := evacuation.New(pod, nil, 0)
+			e.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+			evacuation.Request(e)
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")},
+			}
+			p := passOver(t, now, onePod{pod: pod}, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+			if tc.pass != nil {
+				tc.pass(p, e)
+			}
+			g.Expect(p.client.Create(t.Context(), e)).To(Succeed())
+			_, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			p.terms, p.nextTry = map[string]evacuation.Terms{"one": tc.terms}, time.Time{}
+			var waiting []budgets.Waiting
+			if tc.waiting {
+				waiting = []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted}}
+			}
+			got := p.waitingAtFinalAttempt(t.Context(), waiting)
+			g.Expect(got).To(HaveLen(len(tc.want)))
+			for uid, node := range tc.want {
+				g.Expect(got).To(HaveKeyWithValue(uid, node))
+			}
+			g.Expect(p.nextTry).To(Equal(tc.next))
 		})
 	}
 }

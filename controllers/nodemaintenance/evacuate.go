@@ -81,7 +81,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 			s.drain.pods[node] = append(s.drain.pods[node], pod)
 		}
 	}
-	s.drain.finalAttempts = finalAttempts(s)
+	s.drain.finalAttempts = finalAttempts(s, r.Clusters.Waiting(s.request.Cluster))
 	targets := decision.Targets.Union(sets.KeySet(s.drain.finalAttempts))
 	r.record(s, targets)
 	return true, r.applyTargets(ctx, s, targets, decision.Kept)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -23,9 +24,13 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -266,6 +271,59 @@ func TestConfirmationOfAnUncordonedNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAttemptOfEarlierProcess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waiting map[types.UID]string
+		want    bool
+	}{
+		"M96: a Pod that waited for its budget when the last manager stopped has had no final eviction attempt": {nil, false},
+		"M13, M96: a Pod that the evictor of this process has found waiting has had it":                         {map[types.UID]string{"pod": "one"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			began := metav1.NewTime(now.Add(-2 * time.Hour)) // the manager has stopped before the deadline, and starts now
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
+			e := evacuation.New(pod, nil, 0)
+			e.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: string(budgets.BudgetExhausted)}}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", CreationTimestamp: began}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+			}
+			m.Spec.Evacuation.DrainTimeoutSeconds = new(int32(3600))
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: began}}
+			m.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(began.Add(time.Hour)), ObservedTime: began}
+			r := &Reconciler{Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{})}
+			s := &scope{
+				now: now, before: m, maintenance: m.DeepCopy(), joined: map[string]*metav1.Time{},
+				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: began}}},
+				drain: &drainState{pods: map[string][]drainedPod{"one": {{
+					Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, evacuation: e, verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain},
+				}}}},
+			}
+			g.Expect(finalAttempts(s, tc.waiting)).To(HaveKey(pod.UID), "the final eviction attempt is due")
+			_, err := r.confirm(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Clusters.IsAttempted(s.request, m)).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestEnqueueWaiting(t *testing.T) {
+	t.Run("M96: reconciles the NodeMaintenance of a Node whose Pods the evictor has found waiting", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one")}}
+		remote := fakes.Builder(m).WithIndex(m, "node", func(object client.Object) []string {
+			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+		}).Build()
+		r := &Reconciler{Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{},
+			clock.RealClock{})}
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
+		r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: workload.PodsWaiting, Node: "one"})
+		g.Expect(queue.Len()).To(Equal(1))
+		request, _ := queue.Get()
+		g.Expect(request).To(Equal(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}))
+	})
 }
 
 // names returns the names of the methods that are steps.

@@ -23,8 +23,8 @@ import (
 const deleteRetry = 5 * time.Second
 
 // finalAttempts returns the Pods whose final eviction attempt is due, regardless of their step, with its time. It records the progress of
-// the attempts.
-func finalAttempts(s *scope) map[types.UID]time.Time {
+// the attempts. waiting are the Pods that the evictor has found waiting, see workload.Clusters.SetWaiting.
+func finalAttempts(s *scope, waiting map[types.UID]string) map[types.UID]time.Time {
 	due := map[types.UID]time.Time{}
 	progress := draintimeout.Progress{AllDue: true}
 	for _, node := range s.nodes {
@@ -57,7 +57,8 @@ func finalAttempts(s *scope) map[types.UID]time.Time {
 				continue
 			}
 			due[pod.object.UID] = at
-			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation, at) {
+			_, foundWaiting := waiting[pod.object.UID]
+			if !draintimeout.Attempted(pod.object.DeletionTimestamp != nil, pod.evacuation, at, foundWaiting) {
 				progress.Missing++
 			}
 		}

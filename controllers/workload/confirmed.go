@@ -78,6 +78,48 @@ func (c *Clusters) ConfirmedPods(request Request, m *v1alpha1.NodeMaintenance) s
 	return nil
 }
 
+// SetWaiting records the Pods that a pass of the evictor has found waiting, for a PodDisruptionBudget for example, although their final
+// eviction attempts are due, with the names of their Nodes. It replaces those of the previous pass. They are kept in memory, and as long as
+// the observation of the pass: an Evacuation that says why its Pod waits may be from before an outage of all managers, or before a pause.
+func (c *Clusters) SetWaiting(cluster types.NamespacedName, observation Observation, pods map[types.UID]string) {
+	c.mu.RLock()
+	watch := c.watches[cluster]
+	c.mu.RUnlock()
+	if watch == nil || observation != Observation(watch.drainWatch) {
+		return
+	}
+	for node := range watch.setWaiting(pods) {
+		c.notify(Change{Cluster: cluster, Type: PodsWaiting, Node: node})
+	}
+}
+
+// Waiting returns what SetWaiting has recorded last, read-only.
+func (c *Clusters) Waiting(cluster types.NamespacedName) map[types.UID]string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	watch := c.watches[cluster]
+	if watch == nil {
+		return nil
+	}
+	watch.mu.RLock()
+	defer watch.mu.RUnlock()
+	return watch.waiting
+}
+
+// setWaiting returns the Nodes of the Pods that were not waiting before.
+func (w *drainWatch) setWaiting(pods map[types.UID]string) sets.Set[string] {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	nodes := sets.New[string]()
+	for pod, node := range pods {
+		if _, found := w.waiting[pod]; !found {
+			nodes.Insert(node)
+		}
+	}
+	w.waiting = pods
+	return nodes
+}
+
 func (c *confirmations) set(request Request, last confirmed) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

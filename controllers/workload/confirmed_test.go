@@ -52,6 +52,38 @@ func TestConfirmDrained(t *testing.T) {
 	})
 }
 
+func TestSetWaiting(t *testing.T) {
+	t.Run("M96: the Pods that the evictor has found waiting are those of its last pass, and of the present watch", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
+		former, present := &drainWatch{}, &drainWatch{stop: func() {}, observedBudgets: newObservedBudgets(nil, clock.RealClock{})}
+		c := NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
+		c.SetWaiting(cluster, present, map[types.UID]string{"a": "one"})
+		g.Expect(c.Waiting(cluster)).To(BeEmpty(), "the watch has ended during the pass")
+		c.watches[cluster] = &connectedWatch{drainWatch: present}
+		var changes []Change
+		c.Subscribe(func(change Change) { changes = append(changes, change) })
+		added := func(node string) Change { return Change{Cluster: cluster, Type: PodsWaiting, Node: node} }
+
+		c.SetWaiting(cluster, present, map[types.UID]string{})
+		g.Expect(changes).To(BeEmpty())
+		c.SetWaiting(cluster, present, map[types.UID]string{"a": "one", "b": "one", "c": "two"})
+		g.Expect(c.Waiting(cluster)).To(HaveLen(3))
+		g.Expect(changes).To(ConsistOf(added("one"), added("two")))
+		c.SetWaiting(cluster, present, map[types.UID]string{"a": "one", "d": "three"})
+		g.Expect(c.Waiting(cluster)).To(And(HaveLen(2), HaveKey(types.UID("a")), HaveKey(types.UID("d"))))
+		g.Expect(changes[2:]).To(ConsistOf(added("three")), "only Pods that were added reconcile")
+
+		c.SetWaiting(cluster, former, map[types.UID]string{"e": "one"})
+		g.Expect(c.Waiting(cluster)).To(HaveLen(2), "the watch was restarted during the pass")
+		c.SetWaiting(cluster, present, nil)
+		g.Expect(c.Waiting(cluster)).To(BeEmpty(), "the pass could not evaluate the Pods")
+		c.SetWaiting(cluster, present, map[types.UID]string{"a": "one"})
+		c.Disconnect(cluster)
+		g.Expect(c.Waiting(cluster)).To(BeEmpty())
+	})
+}
+
 func TestObserveProgress(t *testing.T) {
 	t.Run("M132, M133: progress is known only since this process has evaluated the Pods, and until their watch ends", func(t *testing.T) {
 		g := NewWithT(t)

@@ -51,7 +51,8 @@ type drainWatch struct {
 	needs    map[string]sets.Set[string] // the Nodes that an owner needs
 	neededBy map[string]sets.Set[string] // the owners that need a Node
 	byUID    map[types.UID]*corev1.Pod
-	settled  sets.Set[string] // Nodes whose first list of Pods has arrived
+	settled  sets.Set[string]     // Nodes whose first list of Pods has arrived
+	waiting  map[types.UID]string // see SetWaiting
 
 	attachments *attachmentWatch // nil while no owner waits for volumes
 }

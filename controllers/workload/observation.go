@@ -22,7 +22,7 @@ import (
 type Change struct {
 	Cluster types.NamespacedName
 	Type    ChangeType
-	Node    string                        // of PodChanged, PodDeleted, PodsListed, VolumesChanged and DrainConfirmed
+	Node    string                        // of PodChanged, PodDeleted, PodsListed, VolumesChanged, DrainConfirmed and PodsWaiting
 	Pod     *corev1.Pod                   // of PodChanged and PodDeleted
 	Budget  *policyv1.PodDisruptionBudget // of BudgetChanged
 }
@@ -50,6 +50,8 @@ const (
 	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made,
 	// see ConfirmDrained and ConfirmAttempted.
 	DrainConfirmed ChangeType = "DrainConfirmed"
+	// PodsWaiting means that the evictor has found Pods of a Node waiting, see SetWaiting.
+	PodsWaiting ChangeType = "PodsWaiting"
 	// WatchEnded means that the watch has ended with its connection.
 	WatchEnded ChangeType = "WatchEnded"
 	// ClusterDeleted means that the Cluster no longer exists, so that no event of its workload cluster follows.

@@ -198,9 +198,9 @@ func GetsFinalAttempt(podType v1alpha1.PodType, own rules.Verdict, others []rule
 }
 
 // Attempted reports whether the final eviction attempt of a Pod, which is due, was made: the Pod is terminating, or its Evacuation says
-// that its eviction was attempted since then.
-func Attempted(terminating bool, e *v1alpha1.Evacuation, due time.Time) bool {
-	return terminating || e != nil && evacuation.IsAttempted(e, due)
+// that its eviction was attempted since then. For foundWaiting, see evacuation.IsAttempted.
+func Attempted(terminating bool, e *v1alpha1.Evacuation, due time.Time, foundWaiting bool) bool {
+	return terminating || e != nil && evacuation.IsAttempted(e, due, foundWaiting)
 }
 
 // NextFinalAttempt returns the time of the first final eviction attempt of a Pod after a failed attempt, zero if there is none. From then

@@ -357,16 +357,18 @@ func TestAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		terminating bool
 		evacuation  *v1alpha1.Evacuation
-		want        bool
+
+		foundWaiting, want bool
 	}{
-		"M13: a Pod without an Evacuation was not attempted":                  {false, nil, false},
-		"M13: an Evacuation without the condition Evicting is not an attempt": {false, silent, false},
-		"M13: its eviction has been tried":                                    {false, evicting, true},
-		"M13: it goes":                                                        {true, silent, true},
-		"M13: a terminating Pod counts as attempted":                          {true, nil, true},
+		"M13: a Pod without an Evacuation was not attempted":                      {false, nil, true, false},
+		"M13: an Evacuation without the condition Evicting is not an attempt":     {false, silent, true, false},
+		"M13: a Pod that the evictor has found waiting was attempted":             {false, evicting, true, true},
+		"M96: one that the evictor of this process has not found waiting was not": {false, evicting, false, false},
+		"M13: a terminating Pod with an Evacuation counts as attempted":           {true, silent, false, true},
+		"M13: a terminating Pod counts as attempted":                              {true, nil, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := draintimeout.Attempted(tc.terminating, tc.evacuation, start); got != tc.want {
+			if got := draintimeout.Attempted(tc.terminating, tc.evacuation, start, tc.foundWaiting); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

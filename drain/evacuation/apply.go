@@ -145,16 +145,17 @@ var refusals = ofAdmission.Union(sets.New(
 	v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
 ))
 
-// IsAttempted reports whether the eviction of the Pod of an Evacuation was attempted at a time or later. An eviction that a
-// PodDisruptionBudget does not allow counts as attempted, since the evictor evaluates the budget at each of its events. One that was
-// refused counts if it was refused at that time or later.
-func IsAttempted(e *v1alpha1.Evacuation, since time.Time) bool {
+// IsAttempted reports whether the eviction of the Pod of an Evacuation was attempted at a time or later. One that was refused counts if it
+// was refused at that time or later. Any other reason may be that of an earlier process, or from before a pause, and the
+// PodDisruptionBudget of the Pod may allow a disruption now. It counts if the evictor has found the Pod waiting: from then on, the evictor
+// evaluates the budget at each of its events.
+func IsAttempted(e *v1alpha1.Evacuation, since time.Time, foundWaiting bool) bool {
 	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
 	if evicting == nil {
 		return false
 	}
 	if !refusals.Has(evicting.Reason) {
-		return true
+		return foundWaiting
 	}
 	refused := e.Status.FailedEvictionTime
 	return refused != nil && !refused.Time.Before(since.Truncate(time.Second)) // the API stores seconds

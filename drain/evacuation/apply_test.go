@@ -262,17 +262,19 @@ func TestIsAttempted(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		of   *given
-		want bool
+
+		foundWaiting, want bool
 	}{
-		{"E52: an Evacuation without the condition Evicting is not an attempt", anEvacuation(), false},
-		{"E52: a refusal before the attempt is due is not an attempt", refused(noon), false},
-		{"E52: a refusal in the second in which the attempt is due is an attempt", refused(due), true},
-		{"E52: a refusal later is an attempt", refused(noon.Add(time.Minute)), true},
-		{"E52: a refusal without a time, by an earlier manager, is not an attempt", untimed, false},
-		{"E52: a budget that allows no disruption is an attempt, since its events are evaluated", waiting, true},
+		{"E52: an Evacuation without the condition Evicting is not an attempt", anEvacuation(), true, false},
+		{"E52: a refusal before the attempt is due is not an attempt", refused(noon), true, false},
+		{"E52: a refusal in the second in which the attempt is due is an attempt", refused(due), false, true},
+		{"E52: a refusal later is an attempt", refused(noon.Add(time.Minute)), false, true},
+		{"E52: a refusal without a time, by an earlier manager, is not an attempt", untimed, true, false},
+		{"E52: a budget that allows no disruption is an attempt if the evictor has found the Pod waiting: its events are evaluated", waiting, true, true},
+		{"M96: a budget that allowed no disruption when the evictor last ran, before an outage or a pause, is not an attempt", waiting, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := evacuation.IsAttempted(tc.of.Evacuation, due); got != tc.want {
+			if got := evacuation.IsAttempted(tc.of.Evacuation, due, tc.foundWaiting); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
