@@ -390,6 +390,53 @@ func TestClusterThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
+// TestDeletionOfTheClusterThatWasUndone: the management cluster was restored from a backup of before the deletion of the Cluster. The watch
+// of Machines has listed again, the watch of Clusters has not yet.
+func TestDeletionOfTheClusterThatWasUndone(t *testing.T) {
+	running := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+	deleting := running.DeepCopy()
+	deleting.DeletionTimestamp, deleting.Finalizers = new(metav1.Now()), []string{clusterv1.ClusterFinalizer}
+	for name, tc := range map[string]struct {
+		stored          []client.Object
+		answer          error
+		fails, released bool
+	}{
+		"M109: does not release a Machine because of a deletion of its Cluster that the API server does not know": {stored: []client.Object{running}},
+		"M109: does not release it if the API server does not answer": {
+			stored: []client.Object{deleting}, answer: apierrors.NewServiceUnavailable("busy"), fails: true,
+		},
+		"M10: releases it if the API server has the deletion":     {stored: []client.Object{deleting}, released: true},
+		"M10: releases it if the Cluster does not exist any more": {released: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			byName := func(object client.Object) []string { return []string{object.GetName()} }
+			cached := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, deleting).WithStatusSubresource(machine).Build()
+			r := newReconciler(t, cached, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
+			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithIndex(running, "metadata.name", byName).WithObjects(tc.stored...).Build()
+			r.APIReader = interceptor.NewClient(stored, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if tc.answer != nil {
+						return tc.answer
+					}
+					return c.List(ctx, list, options...)
+				},
+			})
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err != nil).To(Equal(tc.fails), "%v", err)
+			g.Expect(result.IsZero()).To(Equal(tc.released || tc.fails), "it is reconciled again")
+			g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			for annotation, want := range map[string]bool{
+				v1alpha1.PreDrainHookAnnotation: !tc.released, clusterv1.ExcludeNodeDrainingAnnotation: tc.released,
+				clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: tc.released,
+			} {
+				_, has := machine.Annotations[annotation]
+				g.Expect(has).To(Equal(want), annotation)
+			}
+		})
+	}
+}
+
 func TestInfrastructureThatCannotBeRead(t *testing.T) {
 	kind := schema.GroupResource{Group: "infrastructure.cluster.x-k8s.io", Resource: "dockermachines"}
 	for name, tc := range map[string]struct {

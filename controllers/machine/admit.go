@@ -27,6 +27,9 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 			return outcome{}, err
 		}
 	}
+	if waiting, err := r.confirmClusterDeletion(ctx, s); err != nil || waiting.action == wait {
+		return waiting, err
+	}
 	facts, err := r.facts(ctx, s)
 	if err != nil {
 		return outcome{}, err
@@ -42,6 +45,21 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 		return s.skip(skip), nil
 	}
 	return waiting, nil
+}
+
+// confirmClusterDeletion asks the API server whether the Cluster of a Machine is being deleted, if the cache says so: after a restore of the
+// management cluster, its deletion may be undone. It waits until the cache has a Cluster that is not being deleted.
+func (r *Reconciler) confirmClusterDeletion(ctx context.Context, s *scope) (outcome, error) {
+	if s.cluster.DeletionTimestamp.IsZero() {
+		return outcome{}, nil
+	}
+	live, err := r.liveCluster(ctx, s)
+	if err != nil || live == nil || !live.DeletionTimestamp.IsZero() {
+		return outcome{}, err
+	}
+	s.blind = true // a block that is known does not end
+	message := "Waiting for Cluster " + s.clusterKey().String() + " to be observed, which is not being deleted any more"
+	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: message, at: s.now.Add(observeRetry)}, nil
 }
 
 // skip ends the drain of a Machine whose Node is not drained.

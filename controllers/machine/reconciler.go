@@ -190,21 +190,29 @@ func (r *Reconciler) findCluster(ctx context.Context, s *scope) (err error) {
 	return errors.Wrapf(err, "getting the Cluster of Machine %s", klog.KObj(s.machine))
 }
 
-// reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it. It asks
-// the API server, because the watch of Clusters may lag behind that of Machines.
+// reconcileWithoutCluster removes the hook of a deleted Machine whose Cluster does not exist: no controller could ever remove it.
 func (r *Reconciler) reconcileWithoutCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !machinedrain.HasHook(s.machine) || s.machine.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
+	if live, err := r.liveCluster(ctx, s); err != nil || live != nil {
+		return reconcile.Result{RequeueAfter: observeRetry}, err
+	}
+	return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
+}
+
+// liveCluster returns the Cluster of the Machine as the API server has it, nil if it does not exist: the watch of Clusters may lag behind
+// that of Machines. The role permits no get of Clusters.
+func (r *Reconciler) liveCluster(ctx context.Context, s *scope) (*clusterv1.Cluster, error) {
 	clusters := &clusterv1.ClusterList{}
 	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Spec.ClusterName}
 	if err := r.APIReader.List(ctx, clusters, client.InNamespace(s.machine.Namespace), named); err != nil {
-		return reconcile.Result{}, errors.Wrapf(err, "looking for the Cluster of Machine %s", klog.KObj(s.machine))
+		return nil, errors.Wrapf(err, "looking for the Cluster of Machine %s", klog.KObj(s.machine))
 	}
-	if len(clusters.Items) > 0 {
-		return reconcile.Result{RequeueAfter: observeRetry}, nil
+	if len(clusters.Items) == 0 {
+		return nil, nil //nolint:nilnil // it does not exist
 	}
-	return reconcile.Result{}, r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
+	return &clusters.Items[0], nil
 }
 
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then
