@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -20,7 +21,8 @@ import (
 )
 
 // admit decides whether the Machine's Node is drained at all, and waits while hooks of other owners hold the drain. Until then, its Node is
-// not looked up: what would be found or not found now does not count later. It records the hold before it reads what may take long.
+// not looked up: what would be found or not found now does not count later. It records the hold before it reads what may take long. If it
+// cannot be decided, only a drain that has begun continues, see continueUnadmitted.
 func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 	if s.HeldByHooks {
 		if err := r.recordClock(ctx, s); err != nil {
@@ -31,6 +33,11 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 		return waiting, err
 	}
 	facts, err := r.facts(ctx, s)
+	if err != nil && !s.HeldByHooks && s.machine.Status.NodeRef.IsDefined() {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to find out whether the Node must be drained. Only a drain that has begun continues")
+		s.unadmitted = err
+		return outcome{}, nil
+	}
 	if err != nil {
 		return outcome{}, err
 	}
@@ -45,6 +52,16 @@ func (r *Reconciler) admit(ctx context.Context, s *scope) (outcome, error) {
 		return s.skip(skip), nil
 	}
 	return waiting, nil
+}
+
+// continueUnadmitted returns why it is not known whether the Node is drained at all, unless a drain has begun: that one continues, with its
+// final eviction attempts and grace periods. No drain begins without that knowledge, and none is skipped, not even because of the Node: the
+// Machine is held, with the error as its reason, until its drain timeout.
+func (s *scope) continueUnadmitted() error {
+	if m := s.found.Maintenance; m == nil || m.Spec.Stage != v1alpha1.StageDrain || machinedrain.SkipNode(s.node) != machinedrain.NotSkipped {
+		return s.unadmitted
+	}
+	return nil
 }
 
 // confirmClusterDeletion asks the API server whether the Cluster of a Machine is being deleted, if the cache says so: after a restore of the

@@ -79,6 +79,9 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if err := r.find(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
+	if err := s.continueUnadmitted(); err != nil {
+		return outcome{}, err
+	}
 	if result, err := r.refuseFound(ctx, s); err != nil || result.action != proceed {
 		return result, err
 	}

@@ -258,6 +258,8 @@ type scope struct {
 	unread     *setaside.Error     // the policy that may select the Machine and cannot be decoded; nil: it is known which policy the Machine follows
 	isWatched  bool                // a policy selects the Cluster, so that its NodeMaintenances are watched
 
+	unadmitted error // why it is not known whether the Node is drained at all; nil: it is drained
+
 	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin
 
 	// The following fields are set once the workload cluster has been read.

@@ -13,10 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -248,6 +251,87 @@ func TestPauseDuringFinalAttempts(t *testing.T) { // M96
 	g.Expect(err).NotTo(HaveOccurred())
 	_, found := r.overdue.Load(key)
 	g.Expect(found).To(BeFalse(), "the wait for the final eviction attempts begins again after the pause")
+}
+
+// TestTimeoutSetLateWhileAdmissionFails: the workload cluster is healthy. Only the infrastructure machine cannot be read.
+func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stage     v1alpha1.NodeMaintenanceStage // of the NodeMaintenance, empty if it does not exist
+		nodeGone  bool                          // the Node does not exist
+		began     map[string]time.Duration      // records of the Machine, and how long ago
+		failsFor  time.Duration                 // since when the infrastructure machine cannot be read
+		continues bool                          // the drain
+	}{
+		"M96: the final eviction attempts are awaited although a step before fails, set late": {
+			stage: v1alpha1.StageDrain, failsFor: 20 * time.Minute, continues: true,
+		},
+		"M96: the final eviction attempts are awaited although a step before fails, was paused long": {
+			stage: v1alpha1.StageDrain, began: map[string]time.Duration{v1alpha1.DrainStartedAnnotation: time.Hour}, failsFor: 70 * time.Second, continues: true,
+		},
+		"M10: no drain begins while it is not known whether the Node is drained": {failsFor: 10 * time.Second},
+		"M10: none whose Node is cordoned":                                       {stage: v1alpha1.StageCordon, failsFor: 10 * time.Second},
+		"M54: none is skipped because its Node does not exist":                   {stage: v1alpha1.StageDrain, nodeGone: true, failsFor: 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			machine := deletedMachine()
+			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+			machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(600)) // a user has just set it
+			machine.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+				APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "DockerMachine", Name: "m",
+			}
+			for annotation, ago := range tc.began {
+				machine.Annotations[annotation] = now.Add(-ago).UTC().Format(time.RFC3339)
+			}
+			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+			}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Policy: policy})
+			m.Generation, m.Spec.Stage = 1, tc.stage
+			m.Status = v1alpha1.NodeMaintenanceStatus{ // one Pod is being evicted in this moment: its grace period is ten minutes
+				ObservedGeneration: 1, StageStatuses: []v1alpha1.StageStatus{{Name: tc.stage, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}},
+				Conditions: []metav1.Condition{{
+					Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDraining, ObservedGeneration: 1,
+					LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),
+				}},
+			}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).
+				WithStatusSubresource(machine).Build()
+			workloadObjects := fake.NewClientBuilder().WithScheme(newScheme())
+			if !tc.nodeGone {
+				workloadObjects = workloadObjects.WithObjects(node)
+			}
+			if tc.stage != "" {
+				workloadObjects = workloadObjects.WithObjects(m)
+			}
+			remote := workloadObjects.Build()
+			healthy := disconnected{
+				clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now},
+			}
+			r := newReconciler(t, management, healthy, clocktesting.NewFakePassiveClock(now))
+			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					return errors.New("the conversion webhook of the infrastructure provider does not answer")
+				},
+			})
+			r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-tc.failsFor))
+			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.failsFor)})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err == nil).To(Equal(tc.continues), "%v", err)
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance))
+			kept := &v1alpha1.NodeMaintenanceList{}
+			g.Expect(remote.List(t.Context(), kept)).To(Succeed())
+			g.Expect(kept.Items).To(HaveLen(map[bool]int{true: 1}[tc.stage != ""]))
+			for _, m := range kept.Items {
+				g.Expect(m.Spec.Stage).To(Equal(tc.stage))
+			}
+		})
+	}
 }
 
 func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
