@@ -202,6 +202,48 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 	}
 }
 
+// TestNodeThatIsReachableAgain: its Pod that terminates was overdue while the Node was unreachable, and counted as gone.
+func TestNodeThatIsReachableAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cached, stored corev1.ConditionStatus
+		want           action
+	}{
+		"M110: holds a Machine whose Node is reachable again, until that is observed": {corev1.ConditionUnknown, corev1.ConditionTrue, wait},
+		"M110: releases it if the Node is unreachable":                                {corev1.ConditionUnknown, corev1.ConditionUnknown, proceed},
+		"M110: releases it if the Node was reachable":                                 {corev1.ConditionTrue, corev1.ConditionTrue, proceed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: tc.stored}}
+			cached := node.DeepCopy()
+			cached.Status.Conditions[0].Status = tc.cached
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", Labels: map[string]string{"node": "node"}}}
+			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, pod).
+				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
+			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{
+				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
+				node: cached, now: time.Now(),
+			}
+			s.machine.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
+			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
+			s.maintenance.Spec.DrainRules = rules.InEffect(&v1alpha1.NodeMaintenanceSpec{})
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New(pod.UID))
+			result, err := r.awaitVolumesDetached(t.Context(), s) // it reads the Node first
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(proceed))
+			result, err = r.confirmPods(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(tc.want))
+			g.Expect(result.at.IsZero()).To(Equal(tc.want == proceed), "it is reconciled again")
+		})
+	}
+}
+
 // errConnectionRefused is the error of a request that no API server answers.
 var errConnectionRefused error = &url.Error{Op: "Get", URL: "https://workload", Err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 

@@ -347,7 +347,8 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 
 // confirmPods waits until the Node in the API server is cordoned, and until each Pod that the API server lists there was observed when the
 // NodeMaintenance was found to be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node
-// was cordoned would be released. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
+// was cordoned would be released. Pods that counted as gone because the Node was unreachable may run, so it also waits while the cache has
+// not observed that the Node is reachable again. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
 	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil
@@ -357,8 +358,11 @@ func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error)
 	if err != nil || waiting.action == wait {
 		return waiting, err
 	}
-	if !node.Spec.Unschedulable {
+	switch {
+	case !node.Spec.Unschedulable:
 		return waitForNode(s, "cordoned"), nil
+	case s.reachableAgain:
+		return waitForNode(s, "observed as reachable"), nil
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {

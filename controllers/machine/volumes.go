@@ -73,7 +73,7 @@ func (r *Reconciler) readNode(ctx context.Context, s *scope) (*corev1.Node, outc
 	case !found, node.UID != s.node.UID:
 		return nil, waitForNode(s, "observed"), nil
 	}
-	s.liveNode = node
+	s.liveNode, s.reachableAgain = node, rules.Unreachable(s.node) && !rules.Unreachable(node)
 	return node, outcome{}, nil
 }
 
