@@ -74,7 +74,7 @@ func TestFirstListFails(t *testing.T) {
 }
 
 func TestVolumesThatAreNotObserved(t *testing.T) {
-	t.Run("M94: volumes do not time out before they were observed", func(t *testing.T) {
+	t.Run("M27, M94: volumes do not time out before they were observed, and the condition says so after ten seconds", func(t *testing.T) {
 		g := NewWithT(t)
 		silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		t.Cleanup(silent.Close)
@@ -97,10 +97,21 @@ func TestVolumesThatAreNotObserved(t *testing.T) {
 		s.observe(&v1alpha1.NodeMaintenance{
 			ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods}}},
 		})
-		result, err := r.awaitVolumesDetached(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.action).To(Equal(wait))
-		g.Expect(s.timedOut).To(BeEmpty())
-		g.Expect(s.volumesOver).To(BeFalse())
+		for _, step := range []struct {
+			after        time.Duration
+			want         string
+			reconciledBy time.Duration
+		}{
+			{0, "", 10 * time.Second}, {9 * time.Second, "", time.Second}, {time.Second, v1alpha1.ReasonWaitingForVolumeDetach, pollInterval},
+		} {
+			s.now = s.now.Add(step.after)
+			result, err := r.awaitVolumesDetached(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(wait))
+			g.Expect(result.reason).To(Equal(step.want))
+			g.Expect(result.at).To(Equal(s.now.Add(step.reconciledBy)))
+			g.Expect(s.timedOut).To(BeEmpty())
+			g.Expect(s.volumesOver).To(BeFalse())
+		}
 	})
 }

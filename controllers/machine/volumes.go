@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -82,6 +83,15 @@ func waitForNode(s *scope, until string) outcome {
 	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: message, at: s.now.Add(observeRetry)}
 }
 
+// reportUnobservedAfter is for how long the condition does not say that the first lists of the volumes of a Node are missing. They usually
+// arrive within a second. After a restart, the condition stays meanwhile.
+const reportUnobservedAfter = 10 * time.Second
+
+func unobservedVolumesMessage(node *corev1.Node, since time.Time) string {
+	return fmt.Sprintf("Waiting for the first list of VolumeAttachments and Pods, to find the volumes of Node %s (started at %s)", node.Name,
+		since.UTC().Format(time.RFC3339))
+}
+
 // awaitVolumes waits for the volumes of the Node in scope.
 func (r *Reconciler) awaitVolumes(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
@@ -105,13 +115,18 @@ func (r *Reconciler) awaitVolumes(ctx context.Context, s *scope) (outcome, error
 		s.volumesOver = true
 		return outcome{}, nil
 	}
-	waiting := outcome{action: wait} // no reason and message: the first lists usually arrive within a second
+	waiting := outcome{action: wait}
 	if known {
 		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, decision.Message(start)
 	} else if failure := r.maintenanceFailure(ctx, s); failure != nil {
 		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(failure)
 	}
 	if waiting.reason == "" { // volumes do not time out before they were observed
+		reportAt := r.volumeFacts.unobservedSince(client.ObjectKeyFromObject(s.machine), s.now).Add(reportUnobservedAfter)
+		if s.now.Before(reportAt) {
+			return s.requeueBy(&reportAt, waiting), nil
+		}
+		waiting.reason, waiting.message = v1alpha1.ReasonWaitingForVolumeDetach, unobservedVolumesMessage(s.node, start)
 		return s.requeueBy(nil, waiting), nil
 	}
 	deadline := s.clock().VolumeDeadline(s.machine)
@@ -223,9 +238,10 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 // volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not
 // exist or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist.
 type volumeFacts struct {
-	mu        sync.Mutex
-	byMachine map[types.NamespacedName]volumes.Facts
-	attached  map[types.NamespacedName]attachedVolumes
+	mu         sync.Mutex
+	byMachine  map[types.NamespacedName]volumes.Facts
+	attached   map[types.NamespacedName]attachedVolumes
+	unobserved map[types.NamespacedName]time.Time // since when Machines have waited for the first lists
 }
 
 // attachedVolumes is how many volumes a Machine waits for, and since when that has not become less: the time of the first observation, or
@@ -246,6 +262,20 @@ func (f *volumeFacts) count(machine types.NamespacedName, count int, now time.Ti
 		present.since = before.since
 	}
 	f.attached[machine] = present
+	delete(f.unobserved, machine)
+}
+
+// unobservedSince returns since when a Machine has waited for the first lists of its volumes.
+func (f *volumeFacts) unobservedSince(machine types.NamespacedName, now time.Time) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.unobserved == nil {
+		f.unobserved = map[types.NamespacedName]time.Time{}
+	}
+	if _, found := f.unobserved[machine]; !found {
+		f.unobserved[machine] = now
+	}
+	return f.unobserved[machine]
 }
 
 // lastDetached returns when the last volume of a Machine was detached as far as this process knows, zero if it has not observed the
@@ -293,6 +323,7 @@ func (f *volumeFacts) forget(machine types.NamespacedName) {
 	defer f.mu.Unlock()
 	delete(f.byMachine, machine)
 	delete(f.attached, machine)
+	delete(f.unobserved, machine)
 }
 
 // watchOwner returns the name of a Machine as an owner of drain watches.
