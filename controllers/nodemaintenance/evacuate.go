@@ -298,7 +298,9 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 	}
 	if err != nil {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil // the namespace controller deletes its Pods
+			// The namespace controller deletes its Pods, so an event would warn of nothing. The status names a Pod that stays.
+			r.created.recordRefused(s.request, pod.object.UID, errors.Cause(err), r.Clock.Now())
+			return nil
 		}
 		if !isAnswer(err) && !setaside.Is(err) {
 			r.created.recordUnanswered(s.request, e)

@@ -311,6 +311,31 @@ func TestRefusedInstigator(t *testing.T) {
 	}
 }
 
+// TestPodInATerminatingNamespace: its Namespace terminates for long, because an admission webhook refuses the deletion of its Pods.
+func TestPodInATerminatingNamespace(t *testing.T) {
+	t.Run("M27: a Pod whose Evacuation cannot be created, because its Namespace terminates, is named", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		refusal := apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("evacuations").GroupResource(), "e", errors.New("its namespace is being terminated"))
+		refusal.ErrStatus.Details.Causes = append(refusal.ErrStatus.Details.Causes, metav1.StatusCause{Type: corev1.NamespaceTerminatingCause})
+		remote := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refusal },
+		}).Build()
+		r := &Reconciler{
+			Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			Clock:    clock.RealClock{},
+		}
+		s := &scope{
+			request: workload.Request{Cluster: cluster}, client: remote, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now(),
+			drain: &drainState{budgets: func() *budgets.Index { return nil }},
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "node"}}
+		g.Expect(r.create(t.Context(), s, drainedPod{object: pod}, time.Time{})).To(Succeed())
+		refused, retryAt := r.created.refusals(s.request, map[types.UID]bool{"web": true})
+		g.Expect(refused).To(HaveKey(pod.UID), "the status and the condition of the Machine would say only that one Pod is pending")
+		g.Expect(retryAt.IsZero()).To(BeFalse(), "it is tried again")
+	})
+}
+
 func TestRefusedSweep(t *testing.T) {
 	g := NewWithT(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
