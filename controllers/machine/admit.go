@@ -64,8 +64,8 @@ func (s *scope) continueUnadmitted() error {
 	return nil
 }
 
-// confirmClusterDeletion asks the API server whether the Cluster of a Machine is being deleted, if the cache says so: after a restore of the
-// management cluster, its deletion may be undone. It waits until the cache has a Cluster that is not being deleted.
+// confirmClusterDeletion asks the API server whether the Cluster of a Machine is being deleted, if the cache says so: after a restore of
+// the management cluster, its deletion may be undone. It waits until the cache has a Cluster that is not being deleted.
 func (r *Reconciler) confirmClusterDeletion(ctx context.Context, s *scope) (outcome, error) {
 	if s.cluster.DeletionTimestamp.IsZero() {
 		return outcome{}, nil
