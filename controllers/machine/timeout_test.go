@@ -240,6 +240,48 @@ func TestReplacementsThatReturn(t *testing.T) {
 	}
 }
 
+// TestPodAfterAnOverdueDrain: no manager ran while the drain timeout passed. After the restart, the last Pod is evicted in the time for
+// final attempts, and a volume stays attached. Minutes later, another Pod must be drained.
+func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
+	g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	machine := deletedMachine()
+	machine.DeletionTimestamp = new(metav1.NewTime(start))
+	machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(600))
+	m := &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
+	}
+	m.Spec.Evacuation.DrainTimeoutSeconds = machine.Spec.Deletion.NodeDrainTimeoutSeconds
+	m.Status.ObservedGeneration, m.Status.StageStatuses = 1, []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+	r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
+	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+	reconcile := func(now time.Time, drained metav1.ConditionStatus) *scope { // up to the wait for volumes, which waits
+		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: v1alpha1.ReasonDraining, ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
+		})
+		s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}, now: now, node: &corev1.Node{}}
+		s.Turn = &machinedrain.Turn{}
+		s.observe(m.DeepCopy())
+		if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+		}
+		_, err := r.awaitDrained(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		if s.IsDrained {
+			s.VolumeWaitStart = new(s.clock().VolumeWaitStart(machine, m, now))
+		}
+		g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+		machine = s.machine
+		return s
+	}
+	reconcile(start.Add(time.Second), metav1.ConditionFalse)
+	restart := start.Add(40 * time.Minute)
+	g.Expect(reconcile(restart, metav1.ConditionFalse).timedOut).To(BeEmpty())
+	g.Expect(reconcile(restart.Add(15*time.Second), metav1.ConditionTrue).IsDrained).To(BeTrue())
+	s := reconcile(restart.Add(5*time.Minute), metav1.ConditionFalse)
+	g.Expect(s.timedOut).To(BeEmpty(), "the Pod has had no eviction attempt yet")
+}
+
 func TestPauseDuringFinalAttempts(t *testing.T) { // M96
 	g, machine := NewWithT(t), deletedMachine()
 	machine.Annotations[clusterv1.PausedAnnotation] = ""

@@ -75,8 +75,11 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	switch {
 	case c.Drain == nil && waitsForTurn(m):
 		c = c.waitingSince(cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now))
-	case c.Volumes != nil, c.IsGranted() && drains(maintenance):
+	case c.Volumes != nil:
 		c.Blocked = nil
+	case c.IsGranted() && drains(maintenance): // it has begun to use the turn, and could not record that
+		present, _ := maintenance.Get()
+		c.Drain, c.Blocked = cmp.Or(notBefore(present.OwnDrainStart(), c.Drain), &now), nil
 	}
 	return c
 }
@@ -194,22 +197,24 @@ func (c Clock) withUnusedTurn(now time.Time) Clock {
 	return started
 }
 
-// WithResumption starts the clocks again for a drain that had ended: Pods must be drained again, for example because the drain rules were
-// edited or the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
+// WithResumption counts from start for a drain that had ended: Pods must be drained again, for example because the drain rules were edited
+// or the Machine was deleted after a drain in place. Without this, the drain would time out because of a start that may be days ago.
 func (c Clock) WithResumption(start time.Time) Clock {
 	return Clock{Held: c.Held, Drain: &start, resumed: true, outdated: c.outdated}
 }
 
-// continuedFrom returns from when the drain timeout counts for a drain that had ended and continues now. The time in which Pods were drained
-// before, since the request, counts: otherwise, Pods that return again and again would hold the Machine for ever.
+// continuedFrom returns from when the drain timeout counts for a drain that had ended and continues now. The time in which Pods were
+// drained before, since the request, counts: otherwise, Pods that return again and again would hold the Machine for ever. If the drain had
+// ended for finalAttemptPeriod, it has at least this time, or half of a shorter timeout, for the attempts of the Pods.
 func (c Clock) continuedFrom(m *clusterv1.Machine, now time.Time) time.Time {
 	if c.Drain == nil || c.Drained == nil || !c.Drained.Before(now) { // the clock of the manager that has recorded the end was ahead
 		return now
 	}
-	if used := c.Drained.Sub(*notBefore(c.Drain, RequestedAt(m))); used > 0 {
-		return now.Add(-used)
+	used, timeout := c.Drained.Sub(*notBefore(c.Drain, RequestedAt(m))), DrainTimeout(m)
+	if now.Sub(*c.Drained) >= finalAttemptPeriod { // the Node was not empty for a moment only
+		used = min(used, timeout-min(finalAttemptPeriod, timeout/2))
 	}
-	return now
+	return now.Add(-max(used, 0))
 }
 
 // notBefore returns the later of two times. It returns nil if t is nil.

@@ -89,7 +89,8 @@ func Maintenance(r Request) *v1alpha1.NodeMaintenance {
 	if start == nil && r.Present != nil { // it may have begun for a former deletion of the Machine
 		start = notBefore(r.Present.OwnDrainStart(), recordsFrom(r.Machine))
 	}
-	if start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded {
+	isUnused := recorded(r.Machine, v1alpha1.DrainBlockedAnnotation) != nil // a turn that was granted earlier, see Clock.IsGranted
+	if start != nil && DrainTimeout(r.Machine) > 0 && !hasEnded && !isUnused {
 		m.Annotations[v1alpha1.DrainStartedAnnotation] = start.UTC().Format(time.RFC3339)
 	}
 	return m

@@ -163,6 +163,7 @@ func TestCopiedRecords(t *testing.T) { // M107
 			}
 			without := tc.machine.DeepCopy() // a NodeMaintenance that continues has the start, one that begins again has not
 			delete(without.Annotations, v1alpha1.DrainEndedAnnotation)
+			delete(without.Annotations, v1alpha1.DrainBlockedAnnotation)
 			request := machinedrain.Request{Cluster: types.NamespacedName{Namespace: "default", Name: "c"}, Machine: without, Node: &corev1.Node{}}
 			if _, got := machinedrain.Maintenance(request).Annotations[v1alpha1.DrainStartedAnnotation]; got != tc.own {
 				t.Errorf("the NodeMaintenance has the start: %t", got)
