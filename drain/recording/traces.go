@@ -143,8 +143,8 @@ func (b *traceReader) read() {
 	}
 }
 
-// settleTrace is settle for a trace, in which End is the end of the stage, however the drain ended. An end before the hook was removed may be
-// that of a drain that had timed out.
+// settleTrace is settle for a trace, in which End is the end of the stage, however the drain ended. An end before the hook was removed may
+// be that of a drain that had timed out.
 func (d *Drain) settleTrace() {
 	isRemaining := slices.ContainsFunc(d.Pods, func(pod PodCourse) bool { return !pod.Ended })
 	result, ended := d.lastResult(), d.End

@@ -23,8 +23,8 @@ type Group struct {
 // maxGroups is how many groups a plan names, and reads the replicas of.
 const maxGroups = 10
 
-// NoteGroups adds a note for each group, and for each StatefulSet whose order concerns several drains. replicas returns how many a controller
-// declares, 0 if that is not known.
+// NoteGroups adds a note for each group, and for each StatefulSet whose order concerns several drains. replicas returns how many a
+// controller declares, 0 if that is not known.
 func (p *Plan) NoteGroups(replicas func(Group) int32) {
 	p.noteOrder()
 	sizes := p.groups()

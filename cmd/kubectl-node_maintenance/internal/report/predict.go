@@ -250,8 +250,8 @@ func ManualIntent(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) In
 	return Intent{Maintenance: m}
 }
 
-// ManualName returns the name of the NodeMaintenance that the plugin creates for a Node. The name of the Node may be as long as that of any object,
-// and others may begin with the same characters.
+// ManualName returns the name of the NodeMaintenance that the plugin creates for a Node. The name of the Node may be as long as that of any
+// object, and others may begin with the same characters.
 func ManualName(node *corev1.Node) string {
 	const prefix = "kubectl-"
 	name := prefix + cmp.Or(node.Name, "node")
