@@ -167,7 +167,7 @@ func TestReadsOfPodsWithoutANode(t *testing.T) {
 		}).WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).Build()
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}
 		management := fakes.Builder().WithObjects(cluster).Build()
-		r.Clusters = workload.NewClusters(management, serving{clustercache.NewFakeClusterCache(remote, types.NamespacedName(request.Cluster)), servePods(t)},
+		r.Clusters = workload.NewClusters(management, serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t)},
 			fakes.Scheme(), workload.Limits{}, clock.RealClock{})
 		for range 10 { // a tenant creates a DaemonSet: workload.AllPodsAffected enqueues all Evacuations, every five seconds
 			result, err := r.Reconcile(t.Context(), request)

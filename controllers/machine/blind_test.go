@@ -358,9 +358,7 @@ func TestUnusedTurnOfADrainInPlace(t *testing.T) {
 			machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}
 			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(3600))
 			for _, all := range []map[string]string{request, records} {
-				for annotation, value := range all {
-					machine.Annotations[annotation] = value
-				}
+				maps.Copy(machine.Annotations, all)
 			}
 			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},

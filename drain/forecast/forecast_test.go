@@ -215,8 +215,11 @@ func TestOrder(t *testing.T) {
 		atOnce int
 	}{
 		"says how many Pods of a StatefulSet wait for others": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, nil,
-			acts + ": the Pods of StatefulSet default/db are evicted one at a time, the highest ordinal first; 1 of 2 wait at most 3m0s each for the replacement of the one before", 0},
-		"expects no delay of a Pod that waits for no other": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) { o.Pods = o.Pods[:1] }, "", 0},
+			acts + ": the Pods of StatefulSet default/db are evicted one at a time, the highest ordinal first; 1 of 2 wait at most 3m0s each for the replacement of " +
+				"the one before", 0},
+		"expects no delay of a Pod that waits for no other": {
+			map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) { o.Pods = o.Pods[:1] }, "", 0,
+		},
 		"expects no delay with podManagementPolicy Parallel": {map[types.NamespacedName]*appsv1.StatefulSet{db: set(func(s *appsv1.StatefulSet) {
 			s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 		})}, nil, "", 2},
@@ -235,7 +238,9 @@ func TestOrder(t *testing.T) {
 		"says that a Pod waits which has begun to": {map[types.NamespacedName]*appsv1.StatefulSet{db: ordered}, func(o *forecast.Observation) {
 			active(o)
 			o.Pods = o.Pods[1:]
-		}, "default/db-1: Evacuator statefulset.apps.k8s.io acts before the eviction: the Pods of StatefulSet default/db are evicted one at a time, the highest ordinal first", 0},
+		},
+			"default/db-1: Evacuator statefulset.apps.k8s.io acts before the eviction: the Pods of StatefulSet default/db are evicted one at a time, the highest " +
+				"ordinal first", 0},
 	} {
 		t.Run("K47: plan "+name, func(t *testing.T) {
 			o := forecast.Observation{

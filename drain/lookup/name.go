@@ -1,7 +1,7 @@
 package lookup
 
 import (
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -9,5 +9,5 @@ import (
 // owner references of a Pod and the claims of its volumes. No object is read by such a name: the path of the request would be that of
 // something else, or the request would fail for ever.
 func CanExist(name string) bool {
-	return len(name) <= validation.DNS1123SubdomainMaxLength && len(path.IsValidPathSegmentName(name)) == 0
+	return len(name) <= validation.DNS1123SubdomainMaxLength && len(content.IsPathSegmentName(name)) == 0
 }

@@ -77,8 +77,16 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 		c = c.waitingSince(cmp.Or(credible(m, v1alpha1.WaitingForTurnAnnotation, now), RequestedAt(m), &now))
 	case c.Volumes != nil:
 		c.Blocked = nil
-	case c.IsGranted() && drains(maintenance): // it has begun to use the turn, and could not record that
-		present, _ := maintenance.Get()
+	default:
+		c = c.withUsedTurn(maintenance, now)
+	}
+	return c
+}
+
+// withUsedTurn counts from the start of the NodeMaintenance if the drain has begun in a turn that the Machine has recorded before, and
+// could not record that it has used.
+func (c Clock) withUsedTurn(maintenance lookup.Result[v1alpha1.NodeMaintenance], now time.Time) Clock {
+	if present, found := maintenance.Get(); found && present.Spec.Stage == v1alpha1.StageDrain && c.IsGranted() {
 		c.Drain, c.Blocked = cmp.Or(notBefore(present.OwnDrainStart(), c.Drain), &now), nil
 	}
 	return c
@@ -206,8 +214,8 @@ func (c Clock) WithResumption(start time.Time) Clock {
 // continuedFrom returns from when the drain timeout counts for a drain that had ended and continues now. The time in which Pods were
 // drained before, since the request, counts: otherwise, Pods that return again and again would hold the Machine for ever. If the drain had
 // ended for finalAttemptPeriod, it has at least this time, or half of a shorter timeout, for the attempts of the Pods.
-func (c Clock) continuedFrom(m *clusterv1.Machine, now time.Time) time.Time {
-	if c.Drain == nil || c.Drained == nil || !c.Drained.Before(now) { // the clock of the manager that has recorded the end was ahead
+func (c Clock) continuedFrom(s Situation, m *clusterv1.Machine, now time.Time) time.Time {
+	if s.Restarts || c.Drain == nil || c.Drained == nil || !c.Drained.Before(now) { // the clock of the manager that has recorded the end was ahead
 		return now
 	}
 	used, timeout := c.Drained.Sub(*notBefore(c.Drain, RequestedAt(m))), DrainTimeout(m)

@@ -38,6 +38,9 @@ type Situation struct {
 	VolumeWaitStart *time.Time
 }
 
+// continues reports whether Pods must be drained although the drain had ended.
+func (s Situation) continues() bool { return s.Restarts || s.IsResumed }
+
 // ClockIn returns the clock of a Machine in a Situation.
 func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	if s.HeldByHooks {
@@ -59,11 +62,8 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 	if s.TurnGranted {
 		c = c.WithGrantedTurn(now)
 	}
-	switch {
-	case s.Restarts:
-		c = c.WithResumption(now)
-	case s.IsResumed:
-		c = c.WithResumption(c.continuedFrom(m, now))
+	if s.continues() {
+		c = c.WithResumption(c.continuedFrom(s, m, now))
 	}
 	if c.Held != nil { // its NodeMaintenance is suspended, so the rest is not known
 		return c

@@ -330,7 +330,8 @@ func TestResult(t *testing.T) {
 				s.observe(700, isDrained)
 				s.result(720, v1alpha1.ReasonTimedOut, timedOut+"\nThe volumes did not detach within nodeVolumeDetachTimeoutSeconds: x")
 			},
-			"The drain timed out after 10 min (0 Pods). The Machine waited 2 min for volumes to detach.", "1 of 1 drains ended, 1 of them before the Node was drained", false,
+			"The drain timed out after 10 min (0 Pods). The Machine waited 2 min for volumes to detach.", "1 of 1 drains ended, 1 of them before the Node was drained",
+			false,
 		},
 		"a drain that ended, and volumes that did not detach in time": {
 			func(s *scene) {
@@ -345,7 +346,8 @@ func TestResult(t *testing.T) {
 				s.result(60, v1alpha1.ReasonHookRemoved, "Another actor removed the annotation")
 				s.observe(70, complete)
 			},
-			"Another actor removed the hook after 1 min (0 Pods), and Cluster API drained the Node.", "1 of 1 drains ended, 1 of them before the Node was drained", false,
+			"Another actor removed the hook after 1 min (0 Pods), and Cluster API drained the Node.", "1 of 1 drains ended, 1 of them before the Node was drained",
+			false,
 		},
 		"a drain that ended because its Cluster was deleted": {
 			func(s *scene) {
@@ -412,7 +414,8 @@ func TestResult(t *testing.T) {
 				s.observe(60, nil)
 				s.result(300, v1alpha1.ReasonHookRemoved, "Another actor removed the annotation")
 			},
-			"Another actor removed the hook after 5 min (0 Pods), and Cluster API drained the Node. It is not known whether the Node was drained before.", unknown, false,
+			"Another actor removed the hook after 5 min (0 Pods), and Cluster API drained the Node. It is not known whether the Node was drained before.", unknown,
+			false,
 		},
 		"a Machine that was skipped before the recording": {
 			func(s *scene) {

@@ -238,7 +238,7 @@ func TestRoles(t *testing.T) {
 	content, err := os.ReadFile("../../../../config/plugin/role.yaml")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	lists := map[string][]string{} // by role
-	for _, document := range strings.Split(string(content), "\n---\n") {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		role := &rbacv1.ClusterRole{}
 		NewWithT(t).Expect(yaml.Unmarshal([]byte(document), role)).To(Succeed())
 		for _, rule := range role.Rules {

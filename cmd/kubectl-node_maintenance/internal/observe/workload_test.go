@@ -128,8 +128,10 @@ func TestStatefulSets(t *testing.T) {
 	pod := func(set string) *corev1.Pod {
 		owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: set, Controller: ptr.To(true)}
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: strings.ReplaceAll(set, "/", "-") + "-0", UID: types.UID(set), OwnerReferences: []metav1.OwnerReference{owner}},
-			Spec:       corev1.PodSpec{NodeName: "n"},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: strings.ReplaceAll(set, "/", "-") + "-0", UID: types.UID(set), OwnerReferences: []metav1.OwnerReference{owner},
+			},
+			Spec: corev1.PodSpec{NodeName: "n"},
 		}
 	}
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}

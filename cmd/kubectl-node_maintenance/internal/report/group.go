@@ -97,7 +97,7 @@ func (p *Plan) noteOrder() {
 	}
 	maps.DeleteFunc(all, func(s set, n int) bool { return n <= together[s] })
 	sorted := slices.SortedFunc(maps.Keys(all), func(a, b set) int {
-		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(a.String(), b.String()))
 	})
 	for _, s := range sorted[:min(len(sorted), maxGroups)] {
 		p.Notes = append(p.Notes, "If these drains are concurrent, "+forecast.OrderMessage(s.NamespacedName, all[s])+".")

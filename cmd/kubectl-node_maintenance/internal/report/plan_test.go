@@ -105,7 +105,8 @@ func TestLongLists(t *testing.T) {
 	})
 	t.Run("K55: long names of Pods do not hide what is said about them", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(written(false)).To(And(ContainSubstring("and 37 more: the budget allows no disruption\n"), ContainSubstring("and 37 more: the Deployment is paused\n")))
+		g.Expect(written(false)).To(And(ContainSubstring("and 37 more: the budget allows no disruption\n"),
+			ContainSubstring("and 37 more: the Deployment is paused\n")))
 	})
 }
 

@@ -118,7 +118,8 @@ func TestCounts(t *testing.T) {
 			m.Spec.Stage = v1alpha1.StageDrain
 			m.Status.Summary = v1alpha1.NodeMaintenanceSummary{PodsEvacuated: n, PodsPending: 17, PodsEvacuating: max(n, 0)}
 			var out bytes.Buffer
-			report.WriteStatus(&out, &report.Status{Maintenances: report.MaintenancesOf(report.Drains{Maintenances: []v1alpha1.NodeMaintenance{m}}, "")}, false, now, terminal.Style{})
+			report.WriteStatus(&out, &report.Status{Maintenances: report.MaintenancesOf(report.Drains{Maintenances: []v1alpha1.NodeMaintenance{m}}, "")}, false, now,
+				terminal.Style{})
 			NewWithT(t).Expect(out.String()).To(ContainSubstring("Pods evacuated"))
 		})
 	}
@@ -131,13 +132,17 @@ func drainsOf(machines, evacuations int) ([]clusterv1.Machine, map[string]report
 	for i := range machines {
 		m := machine(fmt.Sprintf("w%d", i), nil)
 		m.DeletionTimestamp = ptr.To(metav1.NewTime(now))
-		maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: m.Name, Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/" + m.Name}}}
+		maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+			Name: m.Name, Annotations: map[string]string{v1alpha1.OwnerMachineAnnotation: "default/" + m.Name},
+		}}
 		maintenance.Spec.Stage = v1alpha1.StageDrain
 		maintenance.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: m.Name}}}
 		all, d.Maintenances = append(all, m), append(d.Maintenances, maintenance)
 	}
 	for i := range evacuations {
-		e := v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: fmt.Sprintf("w%d", i%machines)}}}
+		e := v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: fmt.Sprintf("w%d", i%machines)},
+		}}
 		e.Spec.PodRef.Name = fmt.Sprintf("web-%d", i)
 		d.Evacuations = append(d.Evacuations, e)
 	}

@@ -182,7 +182,8 @@ func TestNoteOrder(t *testing.T) {
 	}{
 		"says nothing about one Pod": {[]string{"a"}, nil},
 		"says that the Pods on the Nodes of several drains are evicted one at a time": {[]string{"a", "b", "c"}, []string{
-			"If these drains are concurrent, the Pods of StatefulSet shop/db are evicted one at a time, the highest ordinal first; 2 of 3 wait at most 3m0s each for the replacement of the one before.",
+			"If these drains are concurrent, the Pods of StatefulSet shop/db are evicted one at a time, the highest ordinal first; 2 of 3 wait at most 3m0s each for " +
+				"the replacement of the one before.",
 		}},
 	} {
 		t.Run("K47: plan "+name, func(t *testing.T) {

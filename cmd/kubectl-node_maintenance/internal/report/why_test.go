@@ -61,10 +61,12 @@ func TestSkippedMachineWhy(t *testing.T) {
 		skip    machinedrain.SkipReason
 		want    string
 	}{
-		"that the manager skips the drain":                    {draining, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
-		"the same of a Machine whose Node may be drained":     {drained, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
-		"the same of a Machine without a Node":                {asked("", "", isDeleted), machinedrain.SkipNoNode, skips + "the Machine has no Node."},
-		"that the hook is released, also if the Node is gone": {asked(metav1.ConditionTrue, v1alpha1.ReasonMachineDrained, isDeleted), machinedrain.SkipNodeGone, released},
+		"that the manager skips the drain":                {draining, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
+		"the same of a Machine whose Node may be drained": {drained, machinedrain.SkipClusterDeleting, skips + "the Cluster is being deleted."},
+		"the same of a Machine without a Node":            {asked("", "", isDeleted), machinedrain.SkipNoNode, skips + "the Machine has no Node."},
+		"that the hook is released, also if the Node is gone": {
+			asked(metav1.ConditionTrue, v1alpha1.ReasonMachineDrained, isDeleted), machinedrain.SkipNodeGone, released,
+		},
 	} {
 		t.Run("K5: why says "+name, func(t *testing.T) {
 			NewWithT(t).Expect(report.MachineWhy(test.machine, report.Seen{Skip: test.skip}).Answer).To(Equal(test.want))
