@@ -69,17 +69,21 @@ func TestErrors(t *testing.T) {
 		"infrastructure.test.capnm.dev": "The drain cannot continue: getting the infrastructure machine of Machine ",
 		"controlplane.test.capnm.dev":   "The drain cannot continue: getting the control plane of Cluster ",
 	} {
-		t.Run("M57: reports that the management cluster refuses reading objects of "+group, func(t *testing.T) {
+		t.Run("M57, M96: reports that the management cluster refuses reading objects of "+group+", which stops no drain that has begun", func(t *testing.T) {
 			s := all.sub(t)
 			machine, _, _ := strings.Cut(group, ".")
 			s.withMachines(machine)
-			waiting := bare("waiting-"+machine, machine, withEvacuator) // what has been read of these objects is used for a while
+			waiting := bare("waiting-"+machine, machine, withEvacuator)
 			s.run(waiting)
+			s.fleet.KillManager() // what has been read of these objects is used for a while
 			s.hideInfrastructure(group)
 			defer s.hideInfrastructure("")
+			s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 			s.deleteMachine(machine)
 			s.expectFailure(machine, failed, message, "forbidden")
 			s.hideInfrastructure("")
+			s.Eventually(func() string { return s.condition(machine).Reason }, soon, pace).Should(Equal(draining))
+			s.hideInfrastructure(group)
 			s.deletePods(waiting.Name)
 			s.expectGone(machine)
 		})

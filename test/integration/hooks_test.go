@@ -79,8 +79,8 @@ func TestHooks(t *testing.T) {
 	t.Run("M9: sets the hook on a Machine of a MachinePool and drains it", func(t *testing.T) { all.sub(t).machinePool() })
 	t.Run("M82: names a MachinePool without Machines in the condition of the policy, until it has one", func(t *testing.T) { all.sub(t).poolWithoutMachines() })
 	t.Run("M9, M14: drains a Machine that a MachineHealthCheck deletes", func(t *testing.T) { all.sub(t).healthCheck() })
-	t.Run("M18, M88, R58: deletes NodeMaintenances without Machine and Node on connect, and reports one whose Node exists, which is restored when a user "+
-		"completes or deletes it", func(t *testing.T) { all.sub(t).orphans() })
+	t.Run("M18, M88, R58: deletes NodeMaintenances without Machine and Node on connect, and reports those whose Nodes exist, which users complete or delete",
+		func(t *testing.T) { all.sub(t).orphans() })
 	t.Run("M17: finishes a drain whose policy was deleted, also after a restart", func(t *testing.T) { all.sub(t).policyGone() })
 }
 
