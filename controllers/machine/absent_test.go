@@ -190,7 +190,7 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 				node: node, now: time.Now(),
 			}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
-			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New[types.UID]("skipped"))
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", false, sets.New[types.UID]("skipped"))
 			if tc.timedOut != nil {
 				tc.timedOut(s, "a budget or volume")
 			}
@@ -205,12 +205,15 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 // TestNodeThatIsReachableAgain: its Pod that terminates was overdue while the Node was unreachable, and counted as gone.
 func TestNodeThatIsReachableAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
-		cached, stored corev1.ConditionStatus
-		want           action
+		confirmed, cached, stored corev1.ConditionStatus
+		want                      action
 	}{
-		"M110: holds a Machine whose Node is reachable again, until that is observed": {corev1.ConditionUnknown, corev1.ConditionTrue, wait},
-		"M110: releases it if the Node is unreachable":                                {corev1.ConditionUnknown, corev1.ConditionUnknown, proceed},
-		"M110: releases it if the Node was reachable":                                 {corev1.ConditionTrue, corev1.ConditionTrue, proceed},
+		"M110: holds a Machine whose Node is reachable again, until that is observed": {
+			corev1.ConditionUnknown, corev1.ConditionUnknown, corev1.ConditionTrue, wait,
+		},
+		"M110: also until its NodeMaintenance is reconciled":       {corev1.ConditionUnknown, corev1.ConditionTrue, corev1.ConditionTrue, wait},
+		"M110: releases it if the Node is unreachable":             {corev1.ConditionUnknown, corev1.ConditionUnknown, corev1.ConditionUnknown, proceed},
+		"M110: releases it if the Node was reachable at that time": {corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionTrue, proceed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -232,7 +235,7 @@ func TestNodeThatIsReachableAgain(t *testing.T) {
 			s.machine.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			s.maintenance.Spec.DrainRules = rules.InEffect(&v1alpha1.NodeMaintenanceSpec{})
-			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", sets.New(pod.UID))
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", tc.confirmed == corev1.ConditionUnknown, sets.New(pod.UID))
 			result, err := r.awaitVolumesDetached(t.Context(), s) // it reads the Node first
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.action).To(Equal(proceed))

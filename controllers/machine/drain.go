@@ -347,8 +347,9 @@ func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, er
 
 // confirmPods waits until the Node in the API server is cordoned, and until each Pod that the API server lists there was observed when the
 // NodeMaintenance was found to be drained. The watches may lag: without this, the Machine of a Pod that was scheduled just before the Node
-// was cordoned would be released. Pods that counted as gone because the Node was unreachable may run, so it also waits while the cache has
-// not observed that the Node is reachable again. A timeout of the wait for volumes does not end the drain, and no deadline ends this step.
+// was cordoned would be released. Pods that counted as gone because the Node was unreachable may run, so it also waits until the
+// NodeMaintenance was found to be drained since the Node is reachable again. A timeout of the wait for volumes does not end the drain, and
+// no deadline ends this step.
 func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error) {
 	if s.drainTimeoutMessage != "" {
 		return outcome{}, nil
@@ -358,10 +359,11 @@ func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error)
 	if err != nil || waiting.action == wait {
 		return waiting, err
 	}
+	observed, unreachable := r.Clusters.ConfirmedPods(s.maintenanceRequest(), s.maintenance)
 	switch {
 	case !node.Spec.Unschedulable:
 		return waitForNode(s, "cordoned"), nil
-	case s.reachableAgain:
+	case unreachable && !rules.Unreachable(node):
 		return waitForNode(s, "observed as reachable"), nil
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
@@ -373,7 +375,6 @@ func (r *Reconciler) confirmPods(ctx context.Context, s *scope) (outcome, error)
 	if err := live.List(ctx, pods, client.MatchingFields{"spec.nodeName": s.node.Name}); err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	observed := r.Clusters.ConfirmedPods(s.maintenanceRequest(), s.maintenance)
 	message := machinedrain.UnobservedPodsMessage(pods.Items, observed)
 	if message == "" {
 		return outcome{}, nil

@@ -269,8 +269,6 @@ type scope struct {
 	maintenance *v1alpha1.NodeMaintenance // nil until it exists
 	liveNode    *corev1.Node              // as the API server has it, nil until it was read, see readNode
 
-	reachableAgain bool // the Node is unreachable in the cache, and reachable in the API server
-
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
 	blind       bool // the drain cannot be observed, or something prevents it from beginning

@@ -99,7 +99,7 @@ func (f *databaseFixture) confirm(observed ...types.UID) {
 	present := &v1alpha1.NodeMaintenance{}
 	f.g.Expect(f.remote.Get(f.t.Context(), client.ObjectKeyFromObject(f.maintenance), present)).To(Succeed())
 	request := workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: client.ObjectKeyFromObject(present)}
-	f.Clusters.ConfirmDrained(request, present, "node", sets.New(observed...))
+	f.Clusters.ConfirmDrained(request, present, "node", false, sets.New(observed...))
 }
 
 // pass reconciles the Machine and returns it.
@@ -301,7 +301,7 @@ func TestInvalidRule(t *testing.T) {
 			}
 			request() // the edit may change the NodeMaintenance
 			if tc.confirmed {
-				r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, node.Name, nil)
+				r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, node.Name, false, nil)
 			}
 			result := request()
 			waits := result.action == wait

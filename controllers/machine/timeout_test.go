@@ -214,7 +214,7 @@ func TestReplacementsThatReturn(t *testing.T) {
 				s.Turn = &machinedrain.Turn{}
 				s.observe(m.DeepCopy())
 				if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
-					r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+					r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", false, nil)
 				}
 				result, err := r.awaitDrained(t.Context(), s)
 				g.Expect(err).NotTo(HaveOccurred())
@@ -263,7 +263,7 @@ func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
 		s.Turn = &machinedrain.Turn{}
 		s.observe(m.DeepCopy())
 		if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
-			r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+			r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", false, nil)
 		}
 		_, err := r.awaitDrained(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -463,7 +463,7 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 			s.observe(m)
 			s.Turn = &machinedrain.Turn{}
 			if tc.confirmed {
-				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", nil)
+				r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", false, nil)
 			}
 			if tc.attempted {
 				r.Clusters.ConfirmAttempted(s.maintenanceRequest(), m, "node")

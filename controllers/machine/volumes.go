@@ -74,7 +74,7 @@ func (r *Reconciler) readNode(ctx context.Context, s *scope) (*corev1.Node, outc
 	case !found, node.UID != s.node.UID:
 		return nil, waitForNode(s, "observed"), nil
 	}
-	s.liveNode, s.reachableAgain = node, rules.Unreachable(s.node) && !rules.Unreachable(node)
+	s.liveNode = node
 	return node, outcome{}, nil
 }
 

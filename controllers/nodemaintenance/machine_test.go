@@ -243,7 +243,7 @@ func TestConfirmationDuringAPause(t *testing.T) {
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{}),
 			}
 			request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}
-			r.Clusters.ConfirmDrained(request, m, "one", nil)
+			r.Clusters.ConfirmDrained(request, m, "one", false, nil)
 			_, err := r.Reconcile(t.Context(), request)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(r.Clusters.IsConfirmed(request, m)).NotTo(Equal(tc.paused || tc.held))

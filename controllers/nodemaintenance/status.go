@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -112,7 +113,7 @@ func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
 	case len(s.nodes) == 0 || s.drain == nil:
 		r.Clusters.WithdrawConfirmation(s.request)
 	case s.drain.decision.Drained && len(s.cordonErrors) == 0:
-		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name, s.podsOfMachine())
+		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name, rules.Unreachable(s.nodes[0]), s.podsOfMachine())
 	case s.drain.finalAttempt.Done():
 		r.Clusters.ConfirmAttempted(s.request, s.maintenance, s.nodes[0].Name)
 	default:

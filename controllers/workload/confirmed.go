@@ -22,7 +22,8 @@ type confirmations struct {
 type confirmed struct {
 	confirmation
 
-	pods sets.Set[types.UID]
+	pods        sets.Set[types.UID]
+	unreachable bool // see ConfirmDrained
 }
 
 type confirmation struct {
@@ -36,9 +37,10 @@ func confirmationOf(m *v1alpha1.NodeMaintenance, drained bool) confirmation {
 }
 
 // ConfirmDrained records that a reconciliation has found a NodeMaintenance to be drained. The Pods of its Nodes are watched; pods are those
-// that the watch has delivered, none of which must be drained any more.
-func (c *Clusters) ConfirmDrained(request Request, m *v1alpha1.NodeMaintenance, node string, pods sets.Set[types.UID]) {
-	c.setConfirmed(request, confirmed{confirmationOf(m, true), pods}, node)
+// that the watch has delivered, none of which must be drained any more. If the Node was unreachable, that holds as long as it is: Pods that
+// terminate counted as gone.
+func (c *Clusters) ConfirmDrained(request Request, m *v1alpha1.NodeMaintenance, node string, unreachable bool, pods sets.Set[types.UID]) {
+	c.setConfirmed(request, confirmed{confirmationOf(m, true), pods, unreachable}, node)
 }
 
 // ConfirmAttempted records that a reconciliation has found that all Pods which must be evicted have had their final eviction attempts, and
@@ -70,12 +72,12 @@ func (c *Clusters) IsAttempted(request Request, m *v1alpha1.NodeMaintenance) boo
 	return c.confirmed.get(request).confirmation == confirmationOf(m, false)
 }
 
-// ConfirmedPods returns the Pods with which IsConfirmed is true, none if it is false.
-func (c *Clusters) ConfirmedPods(request Request, m *v1alpha1.NodeMaintenance) sets.Set[types.UID] {
+// ConfirmedPods returns the Pods with which IsConfirmed is true, none if it is false, and whether the Node was unreachable.
+func (c *Clusters) ConfirmedPods(request Request, m *v1alpha1.NodeMaintenance) (pods sets.Set[types.UID], unreachable bool) {
 	if last := c.confirmed.get(request); last.confirmation == confirmationOf(m, true) {
-		return last.pods
+		return last.pods, last.unreachable
 	}
-	return nil
+	return nil, false
 }
 
 // SetWaiting records the Pods that a pass of the evictor has found waiting, for a PodDisruptionBudget for example, although their final

@@ -25,16 +25,19 @@ func TestConfirmDrained(t *testing.T) {
 		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}}
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
 
-		c.ConfirmDrained(request, m, "node", sets.New[types.UID]("skipped"))
-		c.ConfirmDrained(request, m, "node", sets.New[types.UID]("skipped", "finished"))
+		c.ConfirmDrained(request, m, "node", false, sets.New[types.UID]("skipped"))
+		c.ConfirmDrained(request, m, "node", false, sets.New[types.UID]("skipped", "finished"))
 		g.Expect(c.IsConfirmed(request, m)).To(BeTrue())
-		g.Expect(c.ConfirmedPods(request, m)).To(HaveLen(2))
+		pods, unreachable := c.ConfirmedPods(request, m)
+		g.Expect(pods).To(HaveLen(2))
+		g.Expect(unreachable).To(BeFalse())
 		g.Expect(changes).To(Equal([]Change{{Cluster: cluster, Type: DrainConfirmed, Node: "node"}}), "only the first confirmation reconciles the Machine")
 
 		edited, recreated := m.DeepCopy(), m.DeepCopy()
 		edited.Generation, recreated.UID = 2, "2"
 		g.Expect(c.IsConfirmed(request, edited)).To(BeFalse())
-		g.Expect(c.ConfirmedPods(request, edited)).To(BeEmpty())
+		pods, _ = c.ConfirmedPods(request, edited)
+		g.Expect(pods).To(BeEmpty())
 		g.Expect(c.IsConfirmed(request, recreated)).To(BeFalse())
 
 		c.ConfirmAttempted(request, m, "node")
@@ -46,7 +49,7 @@ func TestConfirmDrained(t *testing.T) {
 		c.WithdrawConfirmation(request)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
 		g.Expect(c.IsAttempted(request, m)).To(BeFalse())
-		c.ConfirmDrained(request, m, "node", nil)
+		c.ConfirmDrained(request, m, "node", false, nil)
 		c.Disconnect(cluster)
 		g.Expect(c.IsConfirmed(request, m)).To(BeFalse())
 	})

@@ -212,8 +212,8 @@ func (c Clock) WithResumption(start time.Time) Clock {
 }
 
 // continuedFrom returns from when the drain timeout counts for a drain that had ended and continues now. The time in which Pods were
-// drained before, since the request, counts: otherwise, Pods that return again and again would hold the Machine for ever. If the drain had
-// ended for finalAttemptPeriod, it has at least this time, or half of a shorter timeout, for the attempts of the Pods.
+// drained before, since the request, counts: otherwise, Pods that return at once again and again would hold the Machine for ever. If the
+// drain had ended for finalAttemptPeriod, it has at least this time, or half of a shorter timeout, for the attempts of the Pods.
 func (c Clock) continuedFrom(s Situation, m *clusterv1.Machine, now time.Time) time.Time {
 	if s.Restarts || c.Drain == nil || c.Drained == nil || !c.Drained.Before(now) { // the clock of the manager that has recorded the end was ahead
 		return now
