@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -44,6 +45,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		waited  bool // the Machine has recorded its limit
 		another bool // another policy, without a limit, selects it
 		lost    bool // its Node has been unreachable for an hour
+		behind  bool // the watch has not delivered yet that the younger Machine has just got a turn
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {
@@ -51,6 +53,15 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		},
 		"M39: gets one when its drain timeout has passed since the last drain began": {
 			limit: 1, timeout: 20, state: answers, policy: true, granted: true,
+		},
+		"M37: gets none if the API server has another turn that began a moment ago": {
+			limit: 1, timeout: 20, state: answers, policy: true, behind: true,
+		},
+		"M93: also while the workload cluster does not answer": {
+			limit: 1, timeout: 14, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true, behind: true,
+		},
+		"M93: gets one while it does not, when its drain timeout has passed": {
+			limit: 1, timeout: 14, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true, granted: true,
 		},
 		"M26: gets none while the limit is reached": {
 			limit: 1, timeout: 60, state: answers, policy: true,
@@ -134,6 +145,18 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
 				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 					return errors.New("the conversion webhook of the infrastructure provider does not answer")
+				},
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					err := c.List(ctx, list, options...)
+					stored, is := list.(*clusterv1.MachineList)
+					for i := range cmp.Or(stored, &clusterv1.MachineList{}).Items {
+						if m := &stored.Items[i]; is && tc.behind && m.Name == "younger" {
+							m.Annotations[v1alpha1.DrainStartedAnnotation] = now.Format(time.RFC3339)
+							m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+							m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+						}
+					}
+					return err
 				},
 			})
 			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))

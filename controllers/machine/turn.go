@@ -36,7 +36,17 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); !until.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: until}, nil
 	}
-	machines, err := r.machinesIn(ctx, s.nameOfCluster())
+	turn, err := r.turnAmong(ctx, s, r.Client)
+	if err == nil && turn.Overdue {
+		turn, err = r.turnAmong(ctx, s, r.APIReader)
+	}
+	return turn, err
+}
+
+// turnAmong returns the Turn of the Machine among those that a client lists. A turn regardless of the limit is decided from the API server:
+// the watch may not have delivered yet that another Machine has just recorded one, for example because this process stood still.
+func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Reader) (machinedrain.Turn, error) {
+	machines, err := r.machinesIn(ctx, reader, s.nameOfCluster())
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
@@ -83,9 +93,9 @@ func (r *Reconciler) standing(s *scope) machinedrain.Standing {
 }
 
 // machinesIn returns the Machines of a Cluster. They must not be modified.
-func (r *Reconciler) machinesIn(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
+func (r *Reconciler) machinesIn(ctx context.Context, reader client.Reader, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+	err := reader.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
 		client.UnsafeDisableDeepCopy)
 	for i := range list.Items {
 		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
@@ -96,22 +106,15 @@ func (r *Reconciler) machinesIn(ctx context.Context, cluster types.NamespacedNam
 }
 
 // blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it
-// never does.
+// never does. The API server decides in the end, as in turnAmong.
 func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool) {
 	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
 		return nil, false
 	}
-	machines, err := r.machinesIn(ctx, s.nameOfCluster())
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
-		return nil, false
+	latest, granted, err := r.blindTurnAmong(ctx, s, r.Client, clock)
+	if granted {
+		latest, granted, err = r.blindTurnAmong(ctx, s, r.APIReader, clock)
 	}
-	observe := r.policyOf(ctx, s)
-	isHeld := func(machine *clusterv1.Machine) (bool, error) {
-		_, held, err := observe(machine)
-		return held, err
-	}
-	latest, granted, err := machinedrain.BlindTurn(s.machine, clock, machines, isHeld, s.now)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 	}
@@ -119,6 +122,19 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 		at = &latest
 	}
 	return at, granted
+}
+
+func (r *Reconciler) blindTurnAmong(ctx context.Context, s *scope, reader client.Reader, clock machinedrain.Clock) (at time.Time, granted bool, _ error) {
+	machines, err := r.machinesIn(ctx, reader, s.nameOfCluster())
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	observe := r.policyOf(ctx, s)
+	isHeld := func(machine *clusterv1.Machine) (bool, error) {
+		_, held, err := observe(machine)
+		return held, err
+	}
+	return machinedrain.BlindTurn(s.machine, clock, machines, isHeld, s.now)
 }
 
 // turnOfBlocked returns the turn of a Machine whose step before the turn waits or fails, nil if it is not known: those of other Machines
@@ -349,7 +365,7 @@ const turnRetry = time.Minute
 
 // nextInLine maps a Machine whose drain has ended to the longest-waiting Machines of its Cluster.
 func (r *Reconciler) nextInLine(ctx context.Context, ended client.Object) []reconcile.Request {
-	machines, err := r.machinesIn(ctx, types.NamespacedName{Namespace: ended.GetNamespace(), Name: ended.GetLabels()[clusterv1.ClusterNameLabel]})
+	machines, err := r.machinesIn(ctx, r.Client, types.NamespacedName{Namespace: ended.GetNamespace(), Name: ended.GetLabels()[clusterv1.ClusterNameLabel]})
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to find the Machines that wait for turns")
 		return nil

@@ -289,7 +289,7 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 			turn, err := r.turn(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(turn.Now()).To(Equal(each.now), "%+v", turn)
-			machines, err := r.machinesIn(t.Context(), s.nameOfCluster())
+			machines, err := r.machinesIn(t.Context(), r.Client, s.nameOfCluster())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(1))
 			g.Expect(r.nextInLine(t.Context(), machine)).To(HaveLen(1), "M80: it is reconciled when another drain ends")
@@ -314,7 +314,7 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
-			r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, APIReader: management, Maintenances: &machinemaintenance.Requester{Client: management}}
 			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, now: now}
 			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
 			failed := &scope{machine: self, now: now.Add(-15 * time.Second)}
@@ -354,7 +354,7 @@ func TestRequestThatIsRefused(t *testing.T) {
 			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x)})
 			g.Expect(err).To(MatchError(tc.answer))
-			machines, err := r.machinesIn(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
+			machines, err := r.machinesIn(t.Context(), r.Client, types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(tc.waits))
 		})
@@ -373,7 +373,7 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
 		r := &Reconciler{
-			Client: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+			Client: management, APIReader: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
 		}
 		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
