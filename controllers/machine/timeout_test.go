@@ -188,65 +188,13 @@ func overdueReconciler(t *testing.T, s *scope) *Reconciler {
 	return newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
 }
 
-// TestReplacementsThatReturn: a Pod of a StatefulSet with a zonal volume tolerates all taints. It is evicted each five minutes (R44), and
-// its replacement starts on the cordoned Node a moment after it is gone. In this moment the Node is drained, and its volume is still
-// attached.
-func TestReplacementsThatReturn(t *testing.T) {
-	for _, timeout := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour} {
-		t.Run("M13, M39: the drain timeout ends a drain whose Node is empty for a moment now and then, "+timeout.String(), func(t *testing.T) {
-			g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			machine := deletedMachine()
-			machine.DeletionTimestamp = new(metav1.NewTime(start))
-			machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(timeout.Seconds()))
-			m := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
-			}
-			m.Spec.Evacuation.DrainTimeoutSeconds = machine.Spec.Deletion.NodeDrainTimeoutSeconds
-			m.Status.ObservedGeneration, m.Status.StageStatuses = 1, []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
-			r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-			reconcile := func(now time.Time, drained metav1.ConditionStatus) *scope { // up to the wait for volumes, which waits
-				meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
-					Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: v1alpha1.ReasonDraining, ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
-				})
-				s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}, now: now, node: &corev1.Node{}}
-				s.Turn = &machinedrain.Turn{}
-				s.observe(m.DeepCopy())
-				if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
-					r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", false, nil)
-				}
-				result, err := r.awaitDrained(t.Context(), s)
-				g.Expect(err).NotTo(HaveOccurred())
-				if s.IsDrained {
-					s.VolumeWaitStart = new(s.clock().VolumeWaitStart(machine, m, now))
-				}
-				g.Expect(result.action == wait || s.drainOver).To(BeTrue())
-				g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
-				machine = s.machine
-				return s
-			}
-			period := min(5*time.Minute, timeout-35*time.Second) // R44, or the final eviction attempt
-			for now := start; now.Before(start.Add(3 * time.Hour)); now = now.Add(period) {
-				for _, after := range []time.Duration{time.Second, period / 2, period - time.Second} {
-					if s := reconcile(now.Add(after), metav1.ConditionFalse); len(s.timedOut) > 0 {
-						return
-					}
-				}
-				reconcile(now.Add(period), metav1.ConditionTrue)
-			}
-			t.Errorf("the Machine is held for three hours; its records: %v", machine.Annotations)
-		})
-	}
-}
-
-// TestPodAfterAnOverdueDrain: no manager ran while the drain timeout passed. After the restart, the last Pod is evicted in the time for
-// final attempts, and a volume stays attached. Minutes later, another Pod must be drained.
-func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
-	g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	machine := deletedMachine()
+// drainFrom returns a function that reconciles a Machine up to the wait for volumes, which waits. The Machine was deleted, and its drain
+// began, at start. drained is the condition of its NodeMaintenance.
+func drainFrom(t *testing.T, start time.Time, timeout time.Duration) func(now time.Time, drained metav1.ConditionStatus) *scope {
+	t.Helper()
+	g, machine := NewWithT(t), deletedMachine()
 	machine.DeletionTimestamp = new(metav1.NewTime(start))
-	machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(600))
+	machine.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(timeout.Seconds()))
 	m := &v1alpha1.NodeMaintenance{
 		ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "1", Generation: 1}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain},
 	}
@@ -255,7 +203,8 @@ func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
 	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
 	r := newReconciler(t, management, clustercache.NewFakeEmptyClusterCache(), clock.RealClock{})
 	g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-	reconcile := func(now time.Time, drained metav1.ConditionStatus) *scope { // up to the wait for volumes, which waits
+	return func(now time.Time, drained metav1.ConditionStatus) *scope {
+		t.Helper()
 		meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.NodeMaintenanceDrained, Status: drained, Reason: v1alpha1.ReasonDraining, ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
 		})
@@ -265,15 +214,46 @@ func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
 		if r.Clusters.WithdrawConfirmation(s.maintenanceRequest()); drained == metav1.ConditionTrue {
 			r.Clusters.ConfirmDrained(s.maintenanceRequest(), m, "node", false, nil)
 		}
-		_, err := r.awaitDrained(t.Context(), s)
+		result, err := r.awaitDrained(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		if s.IsDrained {
 			s.VolumeWaitStart = new(s.clock().VolumeWaitStart(machine, m, now))
 		}
+		g.Expect(result.action == wait || s.drainOver).To(BeTrue())
 		g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
 		machine = s.machine
 		return s
 	}
+}
+
+// TestReplacementsThatReturn: a Pod of a StatefulSet with a zonal volume tolerates all taints. It is evicted each five minutes (R44), and
+// its replacement starts on the cordoned Node a moment after it is gone. In this moment the Node is drained, and its volume is still
+// attached.
+func TestReplacementsThatReturn(t *testing.T) {
+	for _, timeout := range []time.Duration{time.Minute, 10 * time.Minute, time.Hour} {
+		t.Run("M13, M39: the drain timeout ends a drain whose Node is empty for a moment now and then, "+timeout.String(), func(t *testing.T) {
+			start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			reconcile := drainFrom(t, start, timeout)
+			records := map[string]string{}
+			period := min(5*time.Minute, timeout-35*time.Second) // R44, or the final eviction attempt
+			for now := start; now.Before(start.Add(3 * time.Hour)); now = now.Add(period) {
+				for _, after := range []time.Duration{time.Second, period / 2, period - time.Second} {
+					if s := reconcile(now.Add(after), metav1.ConditionFalse); len(s.timedOut) > 0 {
+						return
+					}
+				}
+				records = reconcile(now.Add(period), metav1.ConditionTrue).machine.Annotations
+			}
+			t.Errorf("the Machine is held for three hours; its records: %v", records)
+		})
+	}
+}
+
+// TestPodAfterAnOverdueDrain: no manager ran while the drain timeout passed. After the restart, the last Pod is evicted in the time for
+// final attempts, and a volume stays attached. Minutes later, another Pod must be drained.
+func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
+	g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	reconcile := drainFrom(t, start, 10*time.Minute)
 	reconcile(start.Add(time.Second), metav1.ConditionFalse)
 	restart := start.Add(40 * time.Minute)
 	g.Expect(reconcile(restart, metav1.ConditionFalse).timedOut).To(BeEmpty())
