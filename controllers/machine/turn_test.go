@@ -373,7 +373,8 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
 		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
 		r := &Reconciler{
-			Client: management, APIReader: management, Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+			Client: management, APIReader: management, Clusters: &workload.Clusters{},
+			Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
 		}
 		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
