@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,4 +114,46 @@ func TestInFlightEvictions(t *testing.T) {
 			t.Error("the version of a deleted budget is still awaited")
 		}
 	})
+}
+
+func TestInFlight(t *testing.T) {
+	admitted := budgets.PodOf(podNamed("web", ""))
+	seen := func(change func(*corev1.Pod)) *corev1.Pod {
+		pod := podNamed("web", "")
+		change(pod)
+		return pod
+	}
+	for _, tc := range []struct {
+		name   string
+		pod    *corev1.Pod
+		after  time.Duration
+		counts bool
+	}{
+		{name: "an in-flight eviction counts against its budget", pod: seen(func(*corev1.Pod) {}), after: time.Second, counts: true},
+		{
+			name: "an in-flight eviction of a Pod that terminates counts", pod: seen(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
+			after: time.Second, counts: true,
+		},
+		{
+			name: "an in-flight eviction of a failed Pod counts", pod: seen(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), after: time.Second, counts: true,
+		},
+		{name: "an in-flight eviction of a deleted Pod counts", pod: &corev1.Pod{}, after: time.Second, counts: true},
+		{name: "an eviction that hangs does not count", pod: seen(func(*corev1.Pod) {}), after: unansweredTimeout},
+	} {
+		t.Run("E18: "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := passOver(t, now.Add(tc.after), onePod{pod: tc.pod})
+			g.Expect(p.state.inFlight.begin(admitted, now)).To(BeTrue())
+			candidates, err := p.collect(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+			if !tc.counts {
+				g.Expect(candidates).To(BeEmpty())
+				return
+			}
+			g.Expect(candidates).To(HaveLen(1))
+			g.Expect(candidates[0].InFlight).To(BeTrue())
+			g.Expect(candidates[0].Pod).To(Equal(admitted))
+			g.Expect(p.nextTry).To(BeTemporally("==", now.Add(unansweredTimeout)), "if it hangs, no event follows")
+		})
+	}
 }

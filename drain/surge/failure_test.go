@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -364,6 +365,72 @@ func TestUnschedulablePods(t *testing.T) {
 		w.settle()
 		if awaits = append(awaits, surge.AwaitsPods(w.observed())); !slices.Equal(awaits, []bool{false, false, true, false}) {
 			t.Errorf("got %v", awaits)
+		}
+	})
+}
+
+func TestSuspended(t *testing.T) { // M16
+	suspend := func(w *world, suspended bool, pods ...*pod) {
+		for _, p := range pods {
+			w.evacuations[p.UID].suspended = suspended
+		}
+	}
+	writes := func(d surge.Decision) bool {
+		return d.Deployment != nil || d.Autoscaler != nil || len(d.Mark)+len(d.Unmark)+len(d.Reports) > 0 || d.Event != nil
+	}
+	for _, tc := range []struct {
+		name  string
+		world func() *world
+	}{
+		{"a Deployment", func() *world { return deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways) }},
+		{"a Deployment with an autoscaler", func() *world {
+			return deployed(2, maxSurge("100%")).scaledBy(2, 6).evacuated(2, v1alpha1.SurgeAlways)
+		}},
+	} {
+		t.Run("M16: nothing is written in any state of the surge of "+tc.name+" while one of its Machines is paused, and the surge continues afterwards",
+			func(t *testing.T) {
+				for steps := range 12 {
+					w := tc.world()
+					paused := w.pods[0]
+					for range steps {
+						w.step()
+						w.settle()
+					}
+					if e := w.evacuations[paused.UID]; e == nil || e.completed {
+						continue
+					}
+					suspend(w, true, paused)
+					d := surge.Decide(w.observed())
+					if began := w.baseline() != nil; began && writes(d) {
+						t.Fatalf("after %d steps: %+v", steps, d)
+					}
+					if !d.RequeueAt.After(w.now) {
+						t.Fatalf("after %d steps, it is decided again at %s", steps, d.RequeueAt)
+					}
+					if d.Deployment != nil && slices.Contains(w.baselineOf(d.Deployment), paused.UID) {
+						t.Fatalf("a surge begins for the Pod after %d steps", steps)
+					}
+					suspend(w, false, paused)
+					w.run()
+					if len(w.evacuations) > 0 || *w.deployment.Spec.Replicas != 2 {
+						t.Fatalf("after %d steps: %d Evacuations remain, %d replicas", steps, len(w.evacuations), *w.deployment.Spec.Replicas)
+					}
+				}
+			})
+	}
+	t.Run("M16: a surge of other Pods of the Deployment begins meanwhile", func(t *testing.T) {
+		w := deployed(4, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		suspend(w, true, w.pods[0])
+		d := surge.Decide(w.observed())
+		if pods := w.baselineOf(d.Deployment); !slices.Equal(pods, []types.UID{w.pods[1].UID}) || len(d.Reports) > 0 {
+			t.Errorf("got %v, reports %v", pods, d.Reports)
+		}
+	})
+	t.Run("M16: a suspended Pod is not refused", func(t *testing.T) {
+		w := deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, v1alpha1.SurgeAlways)
+		suspend(w, true, w.pods[0])
+		if d := surge.Decide(w.observed()); writes(d) {
+			t.Errorf("got %+v", d)
 		}
 	})
 }
