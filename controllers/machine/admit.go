@@ -75,7 +75,7 @@ func (r *Reconciler) confirmClusterDeletion(ctx context.Context, s *scope) (outc
 		return outcome{}, err
 	}
 	s.blind = true // a block that is known does not end
-	message := "Waiting for Cluster " + s.clusterKey().String() + " to be observed, which is not being deleted any more"
+	message := "Waiting for the watch of Clusters: Cluster " + s.clusterKey().String() + " is no longer being deleted"
 	return outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: message, at: s.now.Add(observeRetry)}, nil
 }
 
