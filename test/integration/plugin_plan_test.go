@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -225,6 +226,11 @@ func (s *scene) predictsDrainOfClusterAPI(machine string) {
 	s.Helper()
 	serve := s.unservePolicies()
 	defer serve()
+	s.Eventually(func(g Gomega) { // the discovery names the kind for some time after its CRD was deleted
+		fresh, err := client.New(s.fleet.Management.AdminConfig(), client.Options{Scheme: clusterapi.Scheme()})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(meta.IsNoMatchError(fresh.List(s.Context(), &v1alpha1.MachineDrainPolicyList{}))).To(BeTrue())
+	}, eventually, pace).Should(Succeed())
 	s.Expect(meta.IsNoMatchError(s.workload.Client.List(s.Context(), &v1alpha1.NodeMaintenanceList{}))).To(BeTrue())
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.machine(machine).Status.Phase).To(Equal(string(clusterv1.MachinePhaseRunning)))
