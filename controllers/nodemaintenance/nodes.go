@@ -281,12 +281,13 @@ func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1
 }
 
 // itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it, since its progress affects their targets and
-// whether they may restore the Nodes.
+// whether they may restore the Nodes. Until the Nodes are observed it reads none: a request would delay all events of the workload cluster.
+// All NodeMaintenances have another event then.
 func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 		itself := []types.NamespacedName{client.ObjectKeyFromObject(m)}
 		remoteClient, err := r.Clusters.Client(ctx, cluster)
-		if err != nil {
+		if err != nil || !workload.ObservesNodes(remoteClient) {
 			return itself
 		}
 		nodes, err := selectedNodes(ctx, remoteClient, m)

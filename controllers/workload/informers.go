@@ -217,26 +217,35 @@ type listableInformer interface {
 	GetStore() toolscache.Store
 }
 
-// AddEventHandlerWithOptions implements ctrlcache.Informer. It first calls a later handler for all present objects, as the informer would.
-// The handler may get older events of them afterwards; handlers use events only to enqueue requests.
+// AddEventHandlerWithOptions implements ctrlcache.Informer. It calls a later handler for all present objects, as the informer would. The
+// handler may get older events of them afterwards; handlers use events only to enqueue requests. Meanwhile the other handlers get events: a
+// handler may wait for another informer.
 func (i *sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler,
 	options toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.registration == nil {
-		registration, err := i.listableInformer.AddEventHandlerWithOptions(i, options)
-		if err != nil {
-			return nil, errors.Wrap(err, "adding the handler that all share")
-		}
-		i.registration = registration
-	} else {
+	isFirst, err := i.register(handler, options)
+	if err != nil {
+		return nil, err
+	}
+	if !isFirst {
 		for _, object := range i.GetStore().List() {
 			handler.OnAdd(object, true)
 		}
 	}
-	i.handlers = append(i.handlers, handler)
 	return i.registration, nil
+}
+
+// register adds a handler. It returns whether it is the first one, to which the informer delivers all objects.
+func (i *sharedInformer) register(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (isFirst bool, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if isFirst = i.registration == nil; isFirst {
+		if i.registration, err = i.listableInformer.AddEventHandlerWithOptions(i, options); err != nil {
+			return false, errors.Wrap(err, "adding the handler that all share")
+		}
+	}
+	i.handlers = append(i.handlers, handler)
+	return isFirst, nil
 }
 
 // resend calls the handlers for all present objects, as after the first list.

@@ -42,6 +42,12 @@ func (s *seen) OnDelete(object any) {
 	s.gone[object.(*corev1.Node).Name] = true
 }
 
+func (s *seen) updates() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.times
+}
+
 func (s *seen) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,6 +129,45 @@ func TestLateHandlersMissNothing(t *testing.T) {
 	for _, handler := range handlers {
 		g.Expect(handler.names()).To(HaveLen(21))
 	}
+}
+
+// waiting is a handler that waits, as one does that reads from an informer without a first list.
+type waiting struct {
+	*seen
+	begun chan<- struct{}
+	until <-chan struct{}
+}
+
+func (w waiting) OnAdd(object any, isInInitialList bool) {
+	close(w.begun)
+	<-w.until
+	w.seen.OnAdd(object, isInInitialList)
+}
+
+func TestHandlerThatWaits(t *testing.T) {
+	t.Run("R80: a handler that waits while it is added delays no event of the others", func(t *testing.T) {
+		g := NewWithT(t)
+		source := fcache.NewFakeControllerSource()
+		source.Add(nodeNamed("a"))
+		informer := toolscache.NewSharedIndexInformer(source, &corev1.Node{}, 0, toolscache.Indexers{})
+		shared := &sharedInformer{listableInformer: informer}
+		go informer.RunWithContext(t.Context())
+		early, begun, until := newSeen(), make(chan struct{}), make(chan struct{})
+		_, err := shared.AddEventHandlerWithOptions(early, toolscache.HandlerOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(early.names).WithTimeout(time.Minute).Should(ConsistOf("a"))
+		late, added := waiting{newSeen(), begun, until}, make(chan error)
+		go func() {
+			_, err := shared.AddEventHandlerWithOptions(late, toolscache.HandlerOptions{})
+			added <- err
+		}()
+		<-begun
+		source.Modify(nodeNamed("a"))
+		g.Eventually(early.updates).WithTimeout(time.Minute).Should(Equal(1))
+		close(until)
+		g.Expect(<-added).To(Succeed())
+		g.Expect(late.names()).To(ConsistOf("a"))
+	})
 }
 
 // A new connection does not share informers with the previous one.

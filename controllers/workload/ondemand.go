@@ -278,6 +278,13 @@ func (c *onDemandClient) Get(ctx context.Context, key client.ObjectKey, object c
 	return c.Client.Get(ctx, key, object, options...) //nolint:wrapcheck // same
 }
 
+// ObservesNodes returns whether a client of Clusters reads Nodes from a cache that has all of them. Otherwise a read takes the time of a
+// request. Once the Nodes are observed, all NodeMaintenances have an event.
+func ObservesNodes(c client.Client) bool {
+	demanding, is := c.(*onDemandClient)
+	return !is || demanding.onDemand != nil && demanding.onDemand.nodes.haveSynced()
+}
+
 // List implements client.Reader. It starts the watch of what is listed, unless a limit says that few are needed.
 func (c *onDemandClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	var watches *demandedWatches

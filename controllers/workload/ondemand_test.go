@@ -84,6 +84,23 @@ func TestWatchesHaveSyncedWhenAllHandlersWereAdded(t *testing.T) {
 	g.Eventually(synced).WithTimeout(time.Minute).Should(BeClosed())
 }
 
+func TestObservesNodes(t *testing.T) {
+	t.Run("R80: a read of Nodes takes the time of a request until all of them are observed", func(t *testing.T) {
+		g := NewWithT(t)
+		cache := &sharingCache{Cache: newEmptyCache(t.Context(), &corev1.Node{}), ctx: t.Context(), shared: map[ctrlcache.Informer]*sharedInformer{}}
+		d, add := &onDemand{cache: cache}, make(chan struct{})
+		d.nodes = demandedWatches{
+			name: "nodes", synced: func() {}, isNeeded: func() bool { return true }, watchers: []clustercache.Watcher{slowly(t.Context(), &corev1.Node{}, add)},
+		}
+		observes := func() bool { return ObservesNodes(&onDemandClient{onDemand: d}) }
+		g.Expect(ObservesNodes(&onDemandClient{})).To(BeFalse(), "without a connection")
+		g.Expect(observes()).To(BeFalse())
+		d.start(&d.nodes)
+		close(add)
+		g.Eventually(observes).WithTimeout(time.Minute).Should(BeTrue())
+	})
+}
+
 func TestSubscribersLearnWhenAllHandlersOfAConnectionWereAdded(t *testing.T) {
 	g := NewWithT(t)
 	clusters := NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
