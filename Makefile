@@ -56,7 +56,7 @@ STRESS_SCENES ?= 50
 export STRESS_SINCE
 SCALE_NODES   ?= 5000
 
-.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-peers test-e2e test-report
+.PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-simulation test-peers test-e2e test-report
 # The longest package first, so that the others run beside it. Without go vet, which make verify runs.
 test: tools-test ## Run unit and property tests, integration tests on real control planes, and short fuzzing; not the tests of the targets below.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
@@ -98,6 +98,9 @@ RUNS ?= 5
 
 test-chaos: tools-test ## Drain under random faults, RUNS (5) times from SEED (1), and check what happened. CHAOS_FLAGS: see test/chaos.
 	CAPNM_TEST_CHAOS=1 go test -count=1 -timeout 0 -run '^TestChaos$$' -v ./test/chaos -seed $(SEED) -runs $(RUNS) $(CHAOS_FLAGS)
+
+test-simulation: ## Run the whole manager in a simulation, RUNS times from SEED (1): see docs/development.md.
+	go test -count=1 -timeout 0 -run '^TestSimulation$$' ./cmd/manager -simulation.seed $(SEED) -simulation.runs $(RUNS) $(SIMULATION_FLAGS)
 
 PEER_RUNS ?= 1
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsv1 "k8s.io/component-base/logs/api/v1"
@@ -93,7 +94,11 @@ func main() {
 	}
 	ctrl.SetLogger(klog.Background())
 	ctx := ctrl.SetupSignalHandler()
-	if err := run(ctx, o); err != nil {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		fail(errors.Wrap(err, "reading the kubeconfig of the management cluster"))
+	}
+	if err := run(ctx, o, restConfig); err != nil {
 		fail(err)
 	}
 }
@@ -109,12 +114,9 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-func run(ctx context.Context, o *options) error {
+// run runs the manager for a management cluster until the context ends.
+func run(ctx context.Context, o *options, restConfig *rest.Config) error {
 	log := ctrl.Log.WithName("setup")
-	restConfig, err := ctrl.GetConfig()
-	if err != nil {
-		return errors.Wrap(err, "reading the kubeconfig of the management cluster")
-	}
 	restConfig.QPS, restConfig.Burst = o.kubeAPIQPS, o.kubeAPIBurst
 	restConfig.UserAgent = userAgent()
 	restConfig.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API Server Warning"))
@@ -131,7 +133,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                     scheme,
-		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true)},
+		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true), SkipNameValidation: &o.severalInProcess},
 		LeaderElection:             o.leaderElection,
 		LeaderElectionID:           leaderElectionID,
 		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,

@@ -41,6 +41,9 @@ func newFeatureGates() featuregate.MutableVersionedFeatureGate {
 }
 
 type options struct {
+	// severalInProcess is set by the simulation, which runs several managers in its process. No flag sets it.
+	severalInProcess bool
+
 	leaderElection                            bool
 	leaderElectionNamespace                   string
 	leaseDuration, renewDeadline, retryPeriod time.Duration

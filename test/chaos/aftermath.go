@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -49,9 +50,21 @@ func (r *run) expectProgress(ctx context.Context) []string {
 		return nil
 	})
 	if err != nil {
+		r.logWaiting(ctx)
 		return []string{"M27, M39: " + err.Error()}
 	}
 	return nil
+}
+
+// logWaiting logs what each deleted Machine waits for.
+func (r *run) logWaiting(ctx context.Context) {
+	waiting, err := r.waiting(ctx)
+	if err != nil {
+		r.logf("what the Machines wait for is not known: %v", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(waiting)) {
+		r.logf("Machine %s: %s", name, describe(conditionOf(waiting[name])))
+	}
 }
 
 // unexplained returns an error if the condition of a waiting Machine names nothing that can block it.
@@ -140,6 +153,9 @@ func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error
 
 // startExited starts the components of the control planes that could not cope with a fault and have exited.
 func (r *run) startExited(ctx context.Context) error {
+	if r.simulated != nil {
+		return nil
+	}
 	for _, cluster := range []string{"management", "workload"} {
 		started, err := r.controlPlane(cluster).StartExited(ctx)
 		if err != nil {
@@ -262,15 +278,7 @@ func (r *run) nothingLeft(ctx context.Context) error {
 			return errors.Wrapf(err, "deleting Node %s", drain.Machine)
 		}
 	}
-	revision, err := r.workload.StoredRevision(ctx)
-	if err != nil {
-		return err
-	}
-	stored, err := r.workload.StoredAt(ctx, revision, isRecorded)
-	if err != nil {
-		return err
-	}
-	versions, err := decode(stored)
+	versions, err := r.stored(ctx)
 	if err != nil {
 		return err
 	}
@@ -278,6 +286,22 @@ func (r *run) nothingLeft(ctx context.Context) error {
 		return errors.Errorf("left behind: %s", strings.Join(left, "; "))
 	}
 	return nil
+}
+
+// stored returns the objects of the workload cluster.
+func (w *world) stored(ctx context.Context) ([]Version, error) {
+	if w.simulated != nil {
+		return w.simulated.workload.stored(), nil
+	}
+	revision, err := w.workload.StoredRevision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := w.workload.StoredAt(ctx, revision, isRecorded)
+	if err != nil {
+		return nil, err
+	}
+	return decode(stored)
 }
 
 func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error {

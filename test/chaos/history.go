@@ -3,6 +3,7 @@ package chaos
 import (
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -36,6 +37,8 @@ type History struct {
 	DaemonSetPods bool
 	// DeletesOnTimeout says that Pods are deleted before a Machine's drain timeout.
 	DeletesOnTimeout bool
+
+	timeLimits *limits // see limits
 }
 
 // Period is a time during which something is true. Until is zero if it did not end.
@@ -101,22 +104,16 @@ func (s Side) Then(next Side) Side {
 
 // Before returns a revision that had been stored by a time.
 func (c Clock) Before(t time.Time) int64 {
-	revision := int64(0)
-	for _, sample := range c {
-		if sample.Until.After(t) {
-			break
-		}
-		revision = sample.Revision
+	if next := sort.Search(len(c), func(i int) bool { return c[i].Until.After(t) }); next > 0 {
+		return c[next-1].Revision
 	}
-	return revision
+	return 0
 }
 
 // After returns a revision that includes everything that had been stored by a time.
 func (c Clock) After(t time.Time) int64 {
-	for _, sample := range c {
-		if !sample.From.Before(t) {
-			return sample.Revision
-		}
+	if first := sort.Search(len(c), func(i int) bool { return !c[i].From.Before(t) }); first < len(c) {
+		return c[first].Revision
 	}
 	return math.MaxInt64
 }

@@ -167,7 +167,7 @@ func budgetsRespected(h *History) []string {
 		switch {
 		case len(selecting) == 0:
 		case slices.ContainsFunc(all, func(d removal) bool {
-			return d.pod == r.pod && d.Requested.Before(r.Answered) && l.deletesBeforeTimeout(d)
+			return d.pod == r.pod && !d.Requested.After(r.Answered) && l.deletesBeforeTimeout(d)
 		}):
 		case len(selecting) > 1:
 			found = append(found, fmt.Sprintf("%s: %d PodDisruptionBudgets select the Pod", r, len(selecting)))

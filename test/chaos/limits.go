@@ -122,7 +122,15 @@ type limits struct {
 	recorded map[string]bool
 }
 
+// limits returns the limits of the history, which does not change from then on.
 func (h *History) limits() *limits {
+	if h.timeLimits == nil {
+		h.timeLimits = h.newLimits()
+	}
+	return h.timeLimits
+}
+
+func (h *History) newLimits() *limits {
 	l := &limits{
 		History: h, machines: map[string]timeline[*clusterv1.Machine]{}, nodes: timelines[*corev1.Node](&h.Workload, nodeKeys),
 		maintenances: map[string][]timeline[*v1alpha1.NodeMaintenance]{}, deleted: map[string]time.Time{}, began: map[string]time.Time{},

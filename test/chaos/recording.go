@@ -105,8 +105,21 @@ func (r *Recording) Stop(ctx context.Context) (*History, error) {
 	return h, nil
 }
 
+// recorder records both clusters.
+type recorder interface {
+	Stop(ctx context.Context) (*History, error)
+}
+
+// record records both clusters from now on.
+func (w *world) record(ctx context.Context) (recorder, error) {
+	if w.simulated != nil {
+		return w.simulated.record(), nil
+	}
+	return Record(ctx, w.fleet, w.workload)
+}
+
 // stopRecording returns the history of the run.
-func (r *run) stopRecording(ctx context.Context, record *Recording) (*History, error) {
+func (r *run) stopRecording(ctx context.Context, record recorder) (*History, error) {
 	h, err := record.Stop(ctx)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,7 +24,7 @@ import (
 const (
 	// injecting limits the requests of a fault, whose API server may be frozen.
 	injecting = 4 * time.Second
-	// healing limits how long it takes until a fault is healed.
+	// healing limits how long it takes until a fault is healed, while other ones last.
 	healing = 2 * time.Minute
 	// liveness is the time in which a drain must finish after the last fault was healed. An eviction that was cut off may cost its budget a
 	// disruption for two minutes.
@@ -103,7 +104,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 		return r.lines, nil, errors.Wrap(err, "preparing the run")
 	}
 	r.logf("prepared")
-	record, err := Record(ctx, r.fleet, r.workload)
+	record, err := r.record(ctx)
 	if err != nil {
 		return r.lines, nil, err
 	}
@@ -112,7 +113,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 		return r.lines, nil, err
 	}
 	if r.schedule.Move {
-		if err := r.move(ctx, record); err != nil {
+		if err := r.move(ctx, record.(*Recording)); err != nil { // a simulation has no move
 			return r.lines, nil, errors.Wrap(err, "moving the Cluster")
 		}
 	}
@@ -340,13 +341,21 @@ func (r *run) waitUntil(ctx context.Context, offset time.Duration) {
 
 // request repeats a request of a user until it succeeds.
 func (r *run) request(ctx context.Context, what string, do func(context.Context) error) error {
-	err := eventually(ctx, healing, what+" succeeds", func(ctx context.Context) error {
+	err := eventually(ctx, r.patience(), what+" succeeds", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, injecting)
 		defer cancel()
 		return do(ctx)
 	})
 	r.logf("%s", what)
 	return err
+}
+
+// patience is healing, while simulated faults may last for ten times as long.
+func (r *run) patience() time.Duration {
+	if r.simulated != nil {
+		return 10 * healing
+	}
+	return healing
 }
 
 func (r *run) deleteMachine(name string) func(context.Context) error {
@@ -366,7 +375,7 @@ func (r *run) userMaintenance() *v1alpha1.NodeMaintenance {
 // createUserMaintenance creates the NodeMaintenance of a user. A CRD that was deleted is not restored after the Cluster was deleted.
 func (r *run) createUserMaintenance(ctx context.Context) error {
 	err := r.workload.Client.Create(ctx, r.userMaintenance())
-	if apierrors.IsNotFound(err) && r.hasEnded() {
+	if (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)) && r.hasEnded() {
 		return nil
 	}
 	return client.IgnoreAlreadyExists(err)
@@ -398,7 +407,7 @@ func (r *run) fail(ctx context.Context, f fault, step Step) error {
 		r.lock.Unlock()
 	}
 	r.waitUntil(ctx, step.At+step.For)
-	err = eventually(ctx, healing, f.name+" is healed", undo)
+	err = eventually(ctx, r.patience(), f.name+" is healed", undo)
 	r.logf("%s: healed", f.name)
 	return err
 }

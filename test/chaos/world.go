@@ -3,8 +3,8 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -39,6 +39,8 @@ type world struct {
 	next, former management
 	workload     *fleet.Workload
 	cluster      kwok.Cluster
+	// simulated stands for the control planes, whose fleets have clients only. It is nil if they are real.
+	simulated *simulated
 	// detach stops the attacher of the workload cluster.
 	detach context.CancelFunc
 	// ended is true when a fault has deleted the Cluster, so that no further run is possible.
@@ -89,7 +91,8 @@ func (m *management) addManagers(ctx context.Context, replicas int) error {
 		return err
 	}
 	for i := range replicas {
-		manager := &managerProcess{fleet: m.fleet, name: fmt.Sprintf("manager-%d", i)}
+		manager := &managerProcess{name: fmt.Sprintf("manager-%d", i), replaceable: replicas > 1, lock: make(lock, 1)}
+		manager.begin = processOf(m.fleet, manager)
 		if replicas > 1 {
 			manager.args = []string{
 				"--leader-elect", "--leader-elect-resource-namespace=" + metav1.NamespaceDefault,
@@ -222,17 +225,31 @@ func (w *world) stopOthers() {
 	}
 }
 
+// process is a run of our manager.
+type process interface {
+	Kill()
+	// Stop terminates it, and returns an error if it does not end in time.
+	Stop() error
+	Signal(signal os.Signal) error
+	// Done is closed when it has ended.
+	Done() <-chan struct{}
+	Log() string
+}
+
 // managerProcess is our manager, which is started again after it was stopped.
 type managerProcess struct {
-	fleet *fleet.Fleet
-	name  string
-	args  []string
+	name string
+	args []string
+	// replaceable says that another manager may become the leader, so that this one exits.
+	replaceable bool
+	// begin starts a process whose clock is wrong by an offset.
+	begin func(ctx context.Context, offset time.Duration) (process, error)
 
-	lock    sync.Mutex
-	current *fleet.Manager
+	lock    lock
+	current process
 	starts  []time.Time
 	downs   []Period // in which a fault had stopped it
-	exits   int      // that no fault caused
+	exits   []string // that no fault caused: the ends of the logs
 	offset  time.Duration
 }
 
@@ -244,11 +261,11 @@ func (m *managerProcess) setClock(offset time.Duration) {
 		return
 	}
 	m.offset = offset
-	m.end((*fleet.Manager).Kill)
+	m.end(process.Kill)
 }
 
 // end ends the process.
-func (m *managerProcess) end(stop func(*fleet.Manager)) {
+func (m *managerProcess) end(stop func(process)) {
 	if m.current != nil {
 		stop(m.current)
 		m.current = nil
@@ -263,12 +280,21 @@ func (m *managerProcess) endDown() {
 	}
 }
 
-// run starts a process of the manager.
-func (m *managerProcess) run(ctx context.Context) (*fleet.Manager, error) {
-	if m.offset == 0 {
-		return m.fleet.RunManager(ctx, m.name, fleet.ManagerUser, m.args...)
+// processOf returns how a manager of a fleet is started.
+func processOf(f *fleet.Fleet, manager *managerProcess) func(context.Context, time.Duration) (process, error) {
+	return func(ctx context.Context, offset time.Duration) (process, error) {
+		start := f.RunManager
+		if offset != 0 {
+			start = func(ctx context.Context, name, user string, args ...string) (*fleet.Manager, error) {
+				return f.RunManagerWithClock(ctx, offset, name, user, args...)
+			}
+		}
+		started, err := start(ctx, manager.name, fleet.ManagerUser, manager.args...)
+		if err != nil {
+			return nil, err
+		}
+		return started.Process, nil
 	}
-	return m.fleet.RunManagerWithClock(ctx, m.offset, m.name, fleet.ManagerUser, m.args...)
 }
 
 // start starts the manager, unless it runs, and waits until it is ready. A process that is not ready in time is killed.
@@ -278,14 +304,14 @@ func (m *managerProcess) start(ctx context.Context) error {
 	if m.current != nil {
 		select {
 		case <-m.current.Done():
-			m.exits++
+			m.exits = append(m.exits, lastLine(m.current.Log()))
 		default:
 			return nil
 		}
 	}
 	m.starts = append(m.starts, time.Now())
 	m.endDown()
-	current, err := m.run(ctx)
+	current, err := m.begin(ctx, m.offset)
 	if err == nil {
 		m.current = current
 	}
@@ -308,8 +334,8 @@ func (m *managerProcess) failures() []string {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	var found []string
-	if m.exits > 0 && len(m.args) == 0 {
-		found = append(found, fmt.Sprintf("%s has exited %d times", m.name, m.exits))
+	if len(m.exits) > 0 && !m.replaceable {
+		found = append(found, fmt.Sprintf("%s has exited %d times: %s", m.name, len(m.exits), strings.Join(m.exits, "; ")))
 	}
 	for line := range strings.Lines(m.current.Log()) {
 		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.Contains(line, "Observed a panic") {
@@ -319,17 +345,29 @@ func (m *managerProcess) failures() []string {
 	return found
 }
 
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// lock is a mutex for which a goroutine may wait while virtual time passes.
+type lock chan struct{}
+
+func (l lock) Lock() { l <- struct{}{} }
+
+func (l lock) Unlock() { <-l }
+
 func (m *managerProcess) kill() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.end((*fleet.Manager).Kill)
+	m.end(process.Kill)
 }
 
 // terminate does not care whether the manager exits in time: its API servers may be frozen.
 func (m *managerProcess) terminate() {
 	m.lock.Lock()
 	defer m.lock.Unlock()
-	m.end(func(current *fleet.Manager) { _ = current.Process.Stop() })
+	m.end(func(current process) { _ = current.Stop() })
 }
 
 func (m *managerProcess) freeze() error {

@@ -18,9 +18,12 @@ const crdTimeout = 3 * time.Minute
 //go:embed config/crd/*.yaml
 var crdFiles embed.FS
 
+// CRDs returns the CRDs of the provider.
+func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) { return readCRDs(crdFiles) }
+
 // InstallCRDs applies the CRDs of the provider and waits until they are served.
 func InstallCRDs(management *rest.Config) error {
-	crds, err := readCRDs(crdFiles)
+	crds, err := CRDs()
 	if err != nil {
 		return err
 	}

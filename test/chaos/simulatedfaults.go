@@ -1,0 +1,263 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
+	"github.com/capnm/cluster-api-node-maintenance/test/simulation/apiserver"
+)
+
+// simulatedFaults is the table of the faults in a simulation: those of faults that change objects, those of processes and networks as the
+// simulation has them, and some that only it can have.
+func simulatedFaults() []fault {
+	replaced := map[string]func(context.Context, *run, uint64) (heal, error){
+		"workload-apiserver-killed":          onServers(false, refused),
+		"workload-apiserver-frozen":          onServers(false, silent),
+		"management-apiserver-killed":        onServers(true, refused),
+		"management-apiserver-frozen":        onServers(true, silent),
+		"workload-controller-manager-killed": pauseModels,
+		"workload-controller-manager-frozen": pauseModels,
+		"network-cut":                        onNetwork(silent),
+		"network-responses-cut":              onNetwork(mute),
+		"network-reset":                      resetLinks,
+		"network-slow":                       slowLinks,
+		"node-unreachable":                   stopSimulatedNode,
+		"webhook-down":                       refuseWrites,
+		"manager-frozen":                     isolateManager,
+		admitFailing:                         refuseInfrastructure,
+	}
+	unsimulated := []string{"workload-etcd-killed", "workload-etcd-frozen", "management-etcd-killed", "management-etcd-frozen", clockWrong}
+	var table []fault
+	for _, f := range faults() {
+		if slices.Contains(unsimulated, f.name) {
+			continue
+		}
+		if inject, is := replaced[f.name]; is {
+			f.inject = inject
+		}
+		table = append(table, f)
+	}
+	return append(table,
+		fault{"watch-stale", "watches", delayWatch},
+		fault{"watches-expired", "watches", expireWatches},
+		fault{"writes-lost", "writes", loseWrites},
+		fault{"manager-killed-in-a-write", "manager", killInWrite},
+	)
+}
+
+// onNetwork changes the network between our manager and the workload cluster.
+func onNetwork(to state) func(context.Context, *run, uint64) (heal, error) {
+	return func(_ context.Context, r *run, _ uint64) (heal, error) {
+		r.simulated.setState(false, to)
+		return func(context.Context) error { r.simulated.setState(false, open); return nil }, nil
+	}
+}
+
+// onServers makes an API server unreachable for our manager and for all other controllers.
+func onServers(management bool, to state) func(context.Context, *run, uint64) (heal, error) {
+	return func(_ context.Context, r *run, _ uint64) (heal, error) {
+		r.simulated.setState(management, to)
+		r.simulated.setPaused(management, true)
+		return func(context.Context) error {
+			r.simulated.setPaused(management, false)
+			r.simulated.setState(management, open)
+			return nil
+		}, nil
+	}
+}
+
+// isolateManager cuts the manager off from both clusters. In contrast to a process that is stopped, it continues to decide.
+func isolateManager(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.simulated.setState(true, silent)
+	r.simulated.setState(false, silent)
+	return func(context.Context) error {
+		r.simulated.setState(true, open)
+		r.simulated.setState(false, open)
+		return nil
+	}, nil
+}
+
+func pauseModels(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.simulated.setPaused(false, true)
+	return func(context.Context) error { r.simulated.setPaused(false, false); return nil }, nil
+}
+
+func resetLinks(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.simulated.onCurrent(func(p *simulatedProcess) { p.workload.Reset() })
+	return nil, nil
+}
+
+func slowLinks(_ context.Context, r *run, pick uint64) (heal, error) {
+	set := func(slow time.Duration) {
+		r.simulated.mu.Lock()
+		defer r.simulated.mu.Unlock()
+		r.simulated.slow = slow
+	}
+	set(time.Duration(50+pick%400) * time.Millisecond)
+	return func(context.Context) error { set(0); return nil }, nil
+}
+
+// delayWatch delays the events of one kind by up to 20 s.
+func delayWatch(_ context.Context, r *run, pick uint64) (heal, error) {
+	kinds := []string{
+		"machines", "clusters", "machinedrainrules", "machinedrainpolicies", "nodes", "pods", "nodemaintenances", "evacuations",
+		"poddisruptionbudgets", "volumeattachments", "deployments", "daemonsets",
+	}
+	kind := kinds[pick%uint64(len(kinds))]
+	r.logf("watches of %s are late", kind)
+	set := func(late time.Duration) {
+		r.simulated.mu.Lock()
+		defer r.simulated.mu.Unlock()
+		r.simulated.stale[kind] = late
+	}
+	set(20 * time.Second)
+	return func(context.Context) error { set(0); return nil }, nil
+}
+
+func expireWatches(_ context.Context, r *run, pick uint64) (heal, error) {
+	if pick%2 == 0 {
+		r.simulated.management.BreakWatches(true)
+	} else {
+		r.simulated.workload.BreakWatches(true)
+	}
+	return nil, nil
+}
+
+func loseWrites(_ context.Context, r *run, _ uint64) (heal, error) {
+	set := func(share float64) {
+		r.simulated.mu.Lock()
+		defer r.simulated.mu.Unlock()
+		r.simulated.lossy = share
+	}
+	set(0.3)
+	return func(context.Context) error { set(0); return nil }, nil
+}
+
+// killInWrite kills the manager after the API server has carried out one of its next writes, whose response it does not get.
+func killInWrite(_ context.Context, r *run, pick uint64) (heal, error) {
+	m := r.managers[0]
+	r.simulated.mu.Lock()
+	r.simulated.killAfter, r.simulated.onKill = int(pick%12)+1, m.kill
+	r.simulated.mu.Unlock()
+	return func(ctx context.Context) error {
+		r.simulated.mu.Lock()
+		r.simulated.killAfter = 0
+		r.simulated.mu.Unlock()
+		return m.start(ctx)
+	}, nil
+}
+
+func stopSimulatedNode(ctx context.Context, r *run, pick uint64) (heal, error) {
+	node, err := choose(ctx, r.workload.Client, &corev1.NodeList{}, pick, r.isDrained)
+	if err != nil {
+		return nil, err
+	}
+	label := func(ctx context.Context, value string) error {
+		return patch(ctx, r.workload.Client, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.GetName()}},
+			fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, controlplane.KubeletLabel, value))
+	}
+	set := func(ctx context.Context, status, reason string) error {
+		condition := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q,"reason":%q,"lastTransitionTime":%q}]}}`, status, reason,
+			time.Now().UTC().Format(time.RFC3339))
+		return errors.Wrapf(r.workload.Client.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.GetName()}},
+			client.RawPatch(types.StrategicMergePatchType, condition)), "reporting Node %s", node.GetName())
+	}
+	undo := func(ctx context.Context) error {
+		if err := label(ctx, `"`+controlplane.KubeletLabelValue+`"`); err != nil {
+			return client.IgnoreNotFound(errors.Cause(err))
+		}
+		return client.IgnoreNotFound(errors.Cause(set(ctx, "True", "KubeletReady")))
+	}
+	if err := label(ctx, "null"); err != nil {
+		return undo, err
+	}
+	return undo, set(ctx, "Unknown", "NodeStatusUnknown")
+}
+
+// refuseWrites refuses the writes of one kind in the workload cluster, as an admission webhook does that does not answer.
+func refuseWrites(_ context.Context, r *run, pick uint64) (heal, error) {
+	refuses := []func(apiserver.Request) bool{
+		func(q apiserver.Request) bool { return q.Resource == "nodemaintenances" && q.Subresource == "" },
+		func(q apiserver.Request) bool { return q.Group == v1alpha1.GroupVersion.Group && q.Subresource != "" },
+		func(q apiserver.Request) bool { return q.Resource == "pods" && q.Subresource == "eviction" },
+		func(q apiserver.Request) bool { return q.Resource == "nodes" && q.Subresource == "" },
+	}[pick%4]
+	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+		if !slices.Contains([]string{"create", "update", "patch"}, q.Verb) || !refuses(q) {
+			return nil
+		}
+		return apierrors.NewInternalError(errors.New(`failed calling webhook "down.test.capnm.dev": failed to call webhook: ` +
+			`Post "https://127.0.0.1:1/?timeout=10s": dial tcp 127.0.0.1:1: connect: connection refused`))
+	})
+	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+}
+
+func refuseInfrastructure(_ context.Context, r *run, _ uint64) (heal, error) {
+	r.simulated.setRefusal(true, func(q apiserver.Request) error {
+		if q.Verb != "get" || q.Group != infrav1.GroupVersion.Group {
+			return nil
+		}
+		return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New("the role was edited"))
+	})
+	return func(context.Context) error { r.simulated.setRefusal(true, nil); return nil }, nil
+}
+
+// setState changes the network between our manager and an API server.
+func (s *simulated) setState(management bool, to state) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if management {
+		s.managementState = to
+	} else {
+		s.workloadState = to
+	}
+	if s.current == nil {
+		return
+	}
+	if management {
+		s.current.management.set(to)
+	} else {
+		s.current.workload.set(to)
+	}
+}
+
+// setPaused pauses the models of a cluster.
+func (s *simulated) setPaused(management, paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused[management] = paused
+}
+
+func (s *simulated) onCurrent(do func(*simulatedProcess)) {
+	s.mu.Lock()
+	current := s.current
+	s.mu.Unlock()
+	if current != nil {
+		do(current)
+	}
+}
+
+// strikes reports whether the manager is killed after a write.
+func (s *simulated) strikes(request *http.Request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if request.Method == http.MethodGet || s.killAfter == 0 {
+		return false
+	}
+	s.killAfter--
+	return s.killAfter == 0
+}

@@ -1,0 +1,214 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pkg/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// simulatedProcess is a run of our manager in the simulation.
+type simulatedProcess struct {
+	simulated            *simulated
+	terminate            context.CancelFunc
+	management, workload *link
+	started              atomic.Bool
+	done                 chan struct{}
+	failure              error
+}
+
+// begin starts a process of our manager.
+func (s *simulated) begin(ctx context.Context, _ time.Duration) (process, error) {
+	s.mu.Lock()
+	s.processes++
+	number := s.processes
+	p := &simulatedProcess{simulated: s, done: make(chan struct{})}
+	p.management, p.workload = s.linkTo(s.management, s.managementState), s.linkTo(s.workload, s.workloadState)
+	p.workload.await = p.awaitStart
+	s.hosts[fmt.Sprintf("management.%d", number)] = &ownKubeconfigs{p.management, fmt.Sprintf("http://workload.%d", number)}
+	s.hosts[fmt.Sprintf("workload.%d", number)] = p.workload
+	s.current = p
+	s.mu.Unlock()
+	running, terminate := context.WithCancel(context.WithoutCancel(ctx))
+	p.terminate = terminate
+	go func() {
+		defer close(p.done)
+		p.failure = s.start(running, &rest.Config{Host: fmt.Sprintf("http://management.%d", number), Username: fleet.ManagerUser})
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeoutOfProcess, errors.New("the manager has not started in time"))
+	defer cancel()
+	for err := delay(ctx, starting/10); !p.hasStarted(); err = delay(ctx, starting/10) {
+		if err == nil {
+			select {
+			case <-p.done:
+				err = errors.Wrap(p.failure, "starting the manager")
+			default:
+			}
+		}
+		if err != nil {
+			p.Kill()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// hasStarted returns whether all controllers of the manager have started. Each holds a mutex while it waits for its informers, and a
+// controller that adds watches of a workload cluster would wait for the mutex: virtual time does not pass meanwhile.
+func (p *simulatedProcess) hasStarted() bool {
+	if !p.started.Load() && p.management.isQuiet(starting) {
+		p.started.Store(true)
+	}
+	return p.started.Load()
+}
+
+const (
+	// starting is longer than a controller takes to start after its informers have been answered.
+	starting = time.Second
+	// startTimeoutOfProcess is the time after which a manager is killed that cannot start.
+	startTimeoutOfProcess = 10 * time.Second
+)
+
+// awaitStart delays requests to the workload cluster until the manager has started.
+func (p *simulatedProcess) awaitStart(ctx context.Context) error {
+	for !p.hasStarted() {
+		if err := delay(ctx, starting/10); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkTo returns a link of a process, with the faults of the network.
+func (s *simulated) linkTo(cluster *simulatedCluster, now state) *link {
+	l := newLink(cluster.Transport())
+	l.state = now
+	l.latency = func() time.Duration {
+		s.mu.Lock()
+		slow := s.slow
+		s.mu.Unlock()
+		return s.random.between(time.Millisecond, 10*time.Millisecond) + slow
+	}
+	l.lose = func(r *http.Request) (request, response bool) {
+		s.mu.Lock()
+		share := s.lossy
+		s.mu.Unlock()
+		if s.strikes(r) {
+			s.onKill()
+			return false, true
+		}
+		if r.Method == http.MethodGet || share == 0 || s.random.Float64() >= share {
+			return false, false
+		}
+		request = s.random.Float64() < 0.3
+		return request, !request
+	}
+	return l
+}
+
+// RoundTrip implements http.RoundTripper: it finds the link of a process by the name of the host.
+func (s *simulated) RoundTrip(request *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	host := s.hosts[request.URL.Host]
+	s.mu.Unlock()
+	if host == nil {
+		return nil, errors.Errorf("no such host: %s", request.URL.Host)
+	}
+	return host.RoundTrip(request)
+}
+
+// ownKubeconfigs gives a process its own host name of the workload cluster, so that its requests can be told from those of others.
+type ownKubeconfigs struct {
+	http.RoundTripper
+	server string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (o *ownKubeconfigs) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet || !strings.HasSuffix(request.URL.Path, "-kubeconfig") {
+		return o.RoundTripper.RoundTrip(request)
+	}
+	request = request.Clone(request.Context())
+	request.Header.Set("Accept", "application/json")
+	response, err := o.RoundTripper.RoundTrip(request)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return response, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	var secret map[string]any
+	if err := json.Unmarshal(content, &secret); err != nil {
+		return nil, err
+	}
+	data := secret["data"].(map[string]any)
+	kubeconfig, err := base64.StdEncoding.DecodeString(data["value"].(string))
+	if err != nil {
+		return nil, err
+	}
+	data["value"] = base64.StdEncoding.EncodeToString(bytes.ReplaceAll(kubeconfig, []byte(workloadServer), []byte(o.server)))
+	if content, err = json.Marshal(secret); err != nil {
+		return nil, err
+	}
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(content)), int64(len(content))
+	response.Header.Set("Content-Length", fmt.Sprint(len(content)))
+	return response, nil
+}
+
+// workloadServer is the server in the kubeconfig of the workload cluster.
+const workloadServer = "http://workload"
+
+// Kill implements process: its requests are neither carried out nor answered from now on. Its goroutines remain, as blocked as possible. If
+// they were told to end, one of them could wait for a mutex that another one holds for ever.
+func (p *simulatedProcess) Kill() {
+	p.simulated.mu.Lock()
+	p.management.set(silent)
+	p.workload.set(silent)
+	if p.simulated.current == p {
+		p.simulated.current = nil
+	}
+	p.simulated.mu.Unlock()
+}
+
+// Stop implements process.
+func (p *simulatedProcess) Stop() error {
+	p.terminate()
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+	}
+	p.Kill()
+	return nil
+}
+
+// Signal implements process. A simulated process cannot be stopped: see isolateManager.
+func (p *simulatedProcess) Signal(os.Signal) error {
+	return errors.New("a simulated process gets no signals")
+}
+
+// Done implements process.
+func (p *simulatedProcess) Done() <-chan struct{} { return p.done }
+
+// Log implements process: it says why the process has ended. A panic ends the simulation.
+func (p *simulatedProcess) Log() string {
+	select {
+	case <-p.done:
+		return fmt.Sprint(p.failure)
+	default:
+		return ""
+	}
+}

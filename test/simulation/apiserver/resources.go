@@ -1,0 +1,224 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/pkg/errors"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// resource is a kind of objects that the server serves, with its objects.
+type resource struct {
+	gvr                       schema.GroupVersionResource
+	kind                      string
+	namespaced, status, scale bool
+	typed, protobuf, custom   bool // stored as a Go type; can be encoded as protobuf; defined by a CustomResourceDefinition
+	keyPrefix                 string
+	singular, listKind        string
+	shortNames, categories    []string
+	validation                *apiextensionsv1.CustomResourceValidation
+	schema                    *customSchema // of validation, once it was needed
+	gone                      bool          // its CustomResourceDefinition was deleted
+	objects                   []*version    // in the order of their keys
+	log                       []*logged
+	watchers                  []*watcher
+}
+
+func (k *resource) gvk() schema.GroupVersionKind { return k.gvr.GroupVersion().WithKind(k.kind) }
+
+// builtIns are lines of group/version and kinds: kind=plural, with the flags c (cluster-scoped), s (status), x (scale).
+const builtIns = `
+v1 Namespace=namespaces,cs Node=nodes,cs Pod=pods,s Service=services,s Endpoints=endpoints ConfigMap=configmaps Secret=secrets
+v1 ServiceAccount=serviceaccounts Event=events PersistentVolume=persistentvolumes,cs PersistentVolumeClaim=persistentvolumeclaims,s
+v1 ReplicationController=replicationcontrollers,sx
+apps/v1 Deployment=deployments,sx ReplicaSet=replicasets,sx StatefulSet=statefulsets,sx DaemonSet=daemonsets,s
+apps/v1 ControllerRevision=controllerrevisions
+batch/v1 Job=jobs,s CronJob=cronjobs,s
+policy/v1 PodDisruptionBudget=poddisruptionbudgets,s
+storage.k8s.io/v1 VolumeAttachment=volumeattachments,cs CSIDriver=csidrivers,c CSINode=csinodes,c StorageClass=storageclasses,c
+coordination.k8s.io/v1 Lease=leases
+rbac.authorization.k8s.io/v1 Role=roles RoleBinding=rolebindings ClusterRole=clusterroles,c ClusterRoleBinding=clusterrolebindings,c
+admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration=validatingwebhookconfigurations,c
+admissionregistration.k8s.io/v1 MutatingWebhookConfiguration=mutatingwebhookconfigurations,c
+admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy=validatingadmissionpolicies,cs
+admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding=validatingadmissionpolicybindings,c
+apiextensions.k8s.io/v1 CustomResourceDefinition=customresourcedefinitions,cs
+events.k8s.io/v1 Event=events
+autoscaling/v2 HorizontalPodAutoscaler=horizontalpodautoscalers,s
+scheduling.k8s.io/v1 PriorityClass=priorityclasses,c
+`
+
+// keyPrefixes are those that are not /registry/ and the plural.
+var keyPrefixes = map[string]string{
+	"nodes":                     "/registry/minions/",
+	"services":                  "/registry/services/specs/",
+	"endpoints":                 "/registry/services/endpoints/",
+	"customresourcedefinitions": "/registry/apiextensions.k8s.io/customresourcedefinitions/",
+}
+
+func (s *Server) addBuiltIns() {
+	for line := range strings.Lines(builtIns) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		gv, _ := schema.ParseGroupVersion(words[0])
+		for _, word := range words[1:] {
+			kind, plural, _ := strings.Cut(word, "=")
+			plural, flags, _ := strings.Cut(plural, ",")
+			k := &resource{
+				gvr: gv.WithResource(plural), kind: kind, listKind: kind + "List", singular: strings.ToLower(kind),
+				namespaced: !strings.Contains(flags, "c"), status: strings.Contains(flags, "s"), scale: strings.Contains(flags, "x"),
+				keyPrefix: keyPrefixes[plural],
+			}
+			if k.keyPrefix == "" {
+				k.keyPrefix = "/registry/" + plural + "/"
+			}
+			s.setGoType(k)
+			s.resources[k.gvr] = k
+		}
+	}
+}
+
+// setGoType finds out whether the scheme has a Go type for the kind.
+func (s *Server) setGoType(k *resource) {
+	object, err := s.scheme.New(k.gvk())
+	if err != nil {
+		return
+	}
+	_, k.typed = object.(client.Object)
+	_, k.protobuf = object.(protobufMarshaler)
+}
+
+// define serves the kind of a CustomResourceDefinition. It serves one version: the first that the scheme has, or else the storage version.
+func (s *Server) define(definition *apiextensionsv1.CustomResourceDefinition) {
+	var chosen *apiextensionsv1.CustomResourceDefinitionVersion
+	rank := 0
+	for i := range definition.Spec.Versions {
+		version := &definition.Spec.Versions[i]
+		gvk := schema.GroupVersionKind{Group: definition.Spec.Group, Version: version.Name, Kind: definition.Spec.Names.Kind}
+		value := 1
+		if s.scheme.Recognizes(gvk) {
+			value += 2
+		}
+		if version.Storage {
+			value++
+		}
+		if version.Served && value > rank {
+			chosen, rank = version, value
+		}
+	}
+	if chosen == nil {
+		return
+	}
+	names := definition.Spec.Names
+	gvr := schema.GroupVersionResource{Group: definition.Spec.Group, Version: chosen.Name, Resource: names.Plural}
+	k := s.resources[gvr]
+	if k == nil {
+		k = &resource{gvr: gvr, custom: true, keyPrefix: "/registry/" + gvr.Group + "/" + gvr.Resource + "/"}
+		s.resources[gvr] = k
+	}
+	k.kind, k.listKind, k.singular, k.shortNames, k.categories = names.Kind, names.ListKind, names.Singular, names.ShortNames, names.Categories
+	if k.listKind == "" {
+		k.listKind = k.kind + "List"
+	}
+	k.namespaced = definition.Spec.Scope == apiextensionsv1.NamespaceScoped
+	k.status = chosen.Subresources != nil && chosen.Subresources.Status != nil
+	if k.validation != chosen.Schema {
+		k.validation, k.schema = chosen.Schema, nil
+	}
+	s.setGoType(k)
+}
+
+// undefine stops to serve the kinds of a CustomResourceDefinition and removes their objects.
+func (s *Server) undefine(definition *apiextensionsv1.CustomResourceDefinition) {
+	for _, k := range s.sorted() {
+		if !k.custom || k.gvr.Group != definition.Spec.Group || k.gvr.Resource != definition.Spec.Names.Plural {
+			continue
+		}
+		for _, present := range slices.Clone(k.objects) {
+			s.store(k, present.key, present, nil)
+		}
+		k.gone = true
+		delete(s.resources, k.gvr)
+		for _, w := range slices.Clone(k.watchers) {
+			w.end(io.EOF)
+		}
+	}
+}
+
+// sorted returns all resources in the order of their names.
+func (s *Server) sorted() []*resource {
+	all := make([]*resource, 0, len(s.resources))
+	for _, k := range s.resources {
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b *resource) int { return strings.Compare(a.gvr.String(), b.gvr.String()) })
+	return all
+}
+
+// resource returns what is served at a path.
+func (s *Server) resource(gvr schema.GroupVersionResource) *resource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.resources[gvr]
+}
+
+// resourceOf returns the resource of a kind.
+func (s *Server) resourceOf(gvk schema.GroupVersionKind) (*resource, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.resources {
+		if k.kind == gvk.Kind && k.gvr.Group == gvk.Group && k.gvr.Version == gvk.Version {
+			return k, nil
+		}
+	}
+	return nil, errors.Errorf("%s does not serve %s", s.name, gvk)
+}
+
+// newObject returns an empty object of a resource.
+func (s *Server) newObject(k *resource) client.Object {
+	if k.typed {
+		if object, err := s.scheme.New(k.gvk()); err == nil {
+			return object.(client.Object)
+		}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{}}
+}
+
+// fromContent returns the object with a content, as stored.
+func (s *Server) fromContent(k *resource, content map[string]any) (client.Object, error) {
+	object := s.newObject(k)
+	if into, ok := object.(*unstructured.Unstructured); ok {
+		into.Object = content
+	} else if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, object); err != nil {
+		return nil, errors.WithStack(err)
+	}
+	object.GetObjectKind().SetGroupVersionKind(k.gvk())
+	return object, nil
+}
+
+// toContent returns the content of an object, which the caller may change.
+func toContent(object runtime.Object) (map[string]any, error) {
+	if from, ok := object.(*unstructured.Unstructured); ok {
+		return runtime.DeepCopyJSON(from.Object), nil
+	}
+	if _, is := object.(*apiextensionsv1.CustomResourceDefinition); is { // the converter makes a float of each limit in a schema
+		encoded, err := json.Marshal(object)
+		if err != nil {
+			return nil, errors.WithStack(err)
+		}
+		content := map[string]any{}
+		return content, errors.WithStack(utiljson.Unmarshal(encoded, &content))
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	return content, errors.WithStack(err)
+}

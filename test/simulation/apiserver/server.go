@@ -1,0 +1,226 @@
+// Package apiserver is an API server in memory, with the semantics of a kube-apiserver that controllers depend on: resourceVersions and
+// conflicts, subresources, finalizers, graceful deletion, evictions, watches that resume, CustomResourceDefinitions with defaults, and
+// garbage collection. Clients reach it through an http.RoundTripper, which can delay, lose and refuse requests, or directly.
+//
+// All of it works inside a bubble of testing/synctest: it blocks only on channels and timers that it creates when it is called.
+package apiserver
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+)
+
+// Options of a Server.
+type Options struct {
+	// Name is the host name in URLs.
+	Name string
+	// Scheme has the kinds that are stored as Go types. Objects of other kinds are stored as unstructured.
+	Scheme *runtime.Scheme
+	// Random is the source of UIDs and of the names that are generated.
+	Random *rand.Rand
+	// GarbageDelay is the time between the removal of an owner and the garbage collection, 1 s by default. If it is negative, objects are
+	// collected by calls of CollectGarbage only.
+	GarbageDelay time.Duration
+}
+
+// Request describes one HTTP request to decide its fate. Verb is that of the audit log (get, list, watch, create, update, patch, delete,
+// deletecollection). Name is empty for a creation, also if the object has a name.
+type Request struct {
+	User, UserAgent, Verb, Group, Version, Resource, Subresource, Namespace, Name string
+}
+
+// Fate is what happens to a request. The zero value: it is served at once.
+type Fate struct {
+	// Before and After are the time before the effect and the time between the effect and the response.
+	Before, After time.Duration
+	// LoseRequest lets the request fail with a network error after Before, without an effect.
+	LoseRequest bool
+	// LoseResponse lets the request fail with a network error after its effect.
+	LoseResponse bool
+	// Hang lets the request wait until its context ends. It has no effect.
+	Hang bool
+	// Refuse is an error with a status (apierrors.APIStatus) that is the response; the request has no effect.
+	Refuse error
+}
+
+// Change is one stored write. Old is nil for a creation, New is nil for a removal. The objects are shared: read only.
+type Change struct {
+	Revision int64
+	// Key of the object as in etcd, such as /registry/pods/default/web.
+	Key      string
+	Old, New client.Object
+}
+
+// Server is an API server with its store.
+type Server struct {
+	name         string
+	scheme       *runtime.Scheme
+	garbageDelay time.Duration
+
+	// mu is never held while anything blocks, and no hook but watchDelay is called with it. It protects all that follows.
+	mu sync.Mutex
+
+	fate       func(Request) Fate
+	watchDelay func(Request) time.Duration
+	admission  func(ctx Request, old, updated client.Object) error
+	gap        func(ctx context.Context, r Request) error
+	onChange   []func(Change)
+
+	random    *rand.Rand
+	revision  int64
+	expired   int64 // watches cannot resume from older revisions
+	resources map[schema.GroupVersionResource]*resource
+	owners    map[types.UID]bool // of all objects
+	applied   map[appliedKey]map[string]any
+	pending   []Change // not yet passed to onChange
+	notifying bool
+	audit     []served
+	collector *time.Timer // runs if garbage collection is due
+}
+
+// New returns a server that stores nothing.
+func New(options Options) *Server {
+	s := &Server{
+		name:         options.Name,
+		scheme:       options.Scheme,
+		random:       options.Random,
+		garbageDelay: options.GarbageDelay,
+		fate:         func(Request) Fate { return Fate{} },
+		watchDelay:   func(Request) time.Duration { return 0 },
+		admission:    func(Request, client.Object, client.Object) error { return nil },
+		gap:          func(context.Context, Request) error { return nil },
+		resources:    map[schema.GroupVersionResource]*resource{},
+		owners:       map[types.UID]bool{},
+		applied:      map[appliedKey]map[string]any{},
+	}
+	if s.garbageDelay == 0 {
+		s.garbageDelay = time.Second
+	}
+	s.addBuiltIns()
+	return s
+}
+
+// SetFate sets the function that decides the fate of each HTTP request.
+func (s *Server) SetFate(fate func(Request) Fate) { set(s, &s.fate, fate) }
+
+// SetWatchDelay sets how late each event of a watch over HTTP is delivered; the order within one watch is kept. The function is called
+// while the server is locked: it must not call the server.
+func (s *Server) SetWatchDelay(delay func(Request) time.Duration) { set(s, &s.watchDelay, delay) }
+
+// SetAdmission adds validation: an error (apierrors.APIStatus) refuses the write. A deletion has no updated object. The function is called
+// again if another write of the object comes between.
+func (s *Server) SetAdmission(admit func(ctx Request, old, updated client.Object) error) {
+	set(s, &s.admission, admit)
+}
+
+// SetEvictionGap sets a function that is called after an eviction has decremented its budget and before it deletes the Pod. It may wait. An
+// error ends the eviction; the budget stays decremented.
+func (s *Server) SetEvictionGap(gap func(ctx context.Context, r Request) error) { set(s, &s.gap, gap) }
+
+// set and get access a hook, which may be exchanged while the server is in use.
+func set[T any](s *Server, hook *T, value T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*hook = value
+}
+
+func get[T any](s *Server, hook *T) T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *hook
+}
+
+// OnChange adds a function that is called after each write, outside of the server's lock, in the order of revisions. A write that the
+// function causes itself, or that happens meanwhile on another goroutine, returns before the functions have been called for it.
+func (s *Server) OnChange(f func(Change)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onChange = append(s.onChange, f)
+}
+
+// notify passes the pending changes to the functions of OnChange.
+func (s *Server) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.notifying {
+		return
+	}
+	s.notifying = true
+	for len(s.pending) > 0 {
+		changes, functions := s.pending, s.onChange
+		s.pending = nil
+		s.mu.Unlock()
+		for _, change := range changes {
+			for _, f := range functions {
+				f(change)
+			}
+		}
+		s.mu.Lock()
+	}
+	s.notifying = false
+}
+
+// Revision returns the revision of the last write.
+func (s *Server) Revision() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
+// Transport serves HTTP requests, as the kube-apiserver does.
+func (s *Server) Transport() http.RoundTripper { return transport{s} }
+
+// Client returns a client that reads and writes the store directly: no HTTP, no faults, no JSON for typed Get, List, Create and Update. Its
+// objects are deep copies.
+func (s *Server) Client(user string) client.WithWatch { return &directClient{s, user} }
+
+// Audit returns the requests that were served over HTTP, in the order of their responses. A lost response has its real code, and a request
+// that was lost is not included.
+func (s *Server) Audit() controlplane.Events {
+	s.mu.Lock()
+	requests := slices.Clip(s.audit)
+	s.mu.Unlock()
+	events := make(controlplane.Events, 0, len(requests))
+	for _, request := range requests {
+		event := request.event
+		event.RequestObject = s.bodyJSON(request.body)
+		events = append(events, event)
+	}
+	return events
+}
+
+// newUID returns a random UID.
+func (s *Server) newUID() types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var id uuid.UUID
+	binary.LittleEndian.PutUint64(id[:], s.random.Uint64())
+	binary.LittleEndian.PutUint64(id[8:], s.random.Uint64())
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	return types.UID(id.String())
+}
+
+// generateName returns a name with a random suffix.
+func (s *Server) generateName(prefix string) string {
+	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	suffix := make([]byte, 5)
+	for i := range suffix {
+		suffix[i] = alphabet[s.random.IntN(len(alphabet))]
+	}
+	return prefix + string(suffix)
+}

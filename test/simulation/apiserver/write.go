@@ -1,0 +1,371 @@
+package apiserver
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// operation is a request with its options.
+type operation struct {
+	Request
+	dryRun  bool
+	manager string // of an apply
+}
+
+func (r operation) key() string { return objectKey(r.Namespace, r.Name) }
+
+// mutate writes what change returns for the present object: the next one, nil to remove it, or the present one itself for no write. change
+// is called again if another write comes between.
+func (s *Server) mutate(r operation, k *resource, change func(old *version) (client.Object, error)) (*version, error) {
+	for {
+		if s.resource(k.gvr) != k {
+			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+		}
+		old := s.get(k, r.key())
+		object, err := change(old)
+		if err != nil {
+			return nil, err
+		}
+		var present client.Object
+		if old != nil {
+			if present = old.object; object == present {
+				return old, nil
+			}
+		}
+		admitted := object
+		if r.Verb == "delete" || r.Verb == "deletecollection" {
+			admitted = nil
+		}
+		if err := get(s, &s.admission)(r.Request, present, admitted); err != nil {
+			return nil, err
+		}
+		if present != nil && object != nil {
+			object.SetResourceVersion(present.GetResourceVersion())
+			if apiequality.Semantic.DeepEqual(present, object) {
+				return old, nil
+			}
+		}
+		if r.dryRun {
+			if object == nil {
+				return old, nil
+			}
+			return &version{resource: k, key: r.key(), object: object}, nil
+		}
+		if stored, ok := s.commit(k, r.key(), old, object); ok {
+			return stored, nil
+		}
+	}
+}
+
+// create stores a new object. The server owns it from then on.
+func (s *Server) create(r operation, k *resource, object client.Object) (*version, error) {
+	if object.GetResourceVersion() != "" {
+		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
+	if !k.namespaced {
+		object.SetNamespace("")
+	} else if object.GetNamespace() == "" {
+		object.SetNamespace(r.Namespace)
+	}
+	if object.GetNamespace() != r.Namespace {
+		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
+	}
+	if k.namespaced && r.Namespace == "" {
+		return nil, apierrors.NewBadRequest("an empty namespace may not be set during creation")
+	}
+	if r.Name = object.GetName(); r.Name == "" && object.GetGenerateName() != "" {
+		r.Name = s.generateName(object.GetGenerateName())
+		object.SetName(r.Name)
+	}
+	if r.Name == "" {
+		return nil, apierrors.NewInvalid(k.gvk().GroupKind(), "", field.ErrorList{
+			field.Required(field.NewPath("metadata", "name"), "name or generateName is required"),
+		})
+	}
+	object, err := s.prepareCreate(k, object)
+	if err != nil {
+		return nil, err
+	}
+	return s.mutate(r, k, func(old *version) (client.Object, error) {
+		if old != nil {
+			return nil, apierrors.NewAlreadyExists(k.gvr.GroupResource(), r.Name)
+		}
+		return object, nil
+	})
+}
+
+func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object, error) {
+	object.GetObjectKind().SetGroupVersionKind(k.gvk())
+	object, err := s.applyDefaults(k, object)
+	if err != nil {
+		return nil, err
+	}
+	object.SetUID(s.newUID())
+	object.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+	object.SetDeletionTimestamp(nil)
+	object.SetDeletionGracePeriodSeconds(nil)
+	object.SetGeneration(1)
+	object.SetManagedFields(nil)
+	if k.status && k.gvr.Resource != "nodes" { // a kubelet creates its Node with its status
+		setStatus(object, s.newObject(k))
+	}
+	applyBuiltInDefaults(object)
+	return establish(k, object)
+}
+
+// update replaces an object, or its status.
+func (s *Server) update(r operation, k *resource, object client.Object) (*version, error) {
+	return s.mutate(r, k, func(old *version) (client.Object, error) {
+		if old == nil {
+			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+		}
+		return s.replace(r, k, old, object.DeepCopyObject().(client.Object))
+	})
+}
+
+// replace returns what is stored when an object is replaced by another: nil if its last finalizer was removed.
+func (s *Server) replace(r operation, k *resource, old *version, object client.Object) (client.Object, error) {
+	present := old.object
+	if r.Subresource == "scale" {
+		return replaceScale(k, present, object)
+	}
+	if err := checkReplacement(r, k, present, object); err != nil {
+		return nil, err
+	}
+	object.GetObjectKind().SetGroupVersionKind(k.gvk())
+	object, err := s.applyDefaults(k, object)
+	if err != nil {
+		return nil, err
+	}
+	if r.Subresource == "status" {
+		return removeFinalized(withStatus(k, present, object)), nil
+	}
+	keepSystemFields(k, present, object)
+	if !sameSpec(present, object) {
+		object.SetGeneration(present.GetGeneration() + 1)
+	}
+	if err := checkFinalizers(r, k, present, object); err != nil {
+		return nil, err
+	}
+	return removeFinalized(object), nil
+}
+
+// checkReplacement returns an error if the name, UID or resourceVersion of an object does not allow that it replaces the present one.
+func checkReplacement(r operation, k *resource, present, object client.Object) error {
+	if object.GetName() != r.Name || k.namespaced && object.GetNamespace() != "" && object.GetNamespace() != r.Namespace {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", object.GetName(), r.Name))
+	}
+	if uid := object.GetUID(); uid != "" && uid != present.GetUID() {
+		if r.Verb == "patch" {
+			return apierrors.NewInvalid(k.gvk().GroupKind(), r.Name, field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable"),
+			})
+		}
+		return apierrors.NewConflict(k.gvr.GroupResource(), r.Name, errors.Errorf(
+			"Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, present.GetUID()))
+	}
+	resourceVersion := object.GetResourceVersion()
+	if resourceVersion == "" && k.custom && r.Verb == "update" {
+		return apierrors.NewInvalid(k.gvk().GroupKind(), r.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
+		})
+	}
+	if resourceVersion != "" && resourceVersion != present.GetResourceVersion() {
+		return apierrors.NewConflict(k.gvr.GroupResource(), r.Name,
+			errors.New("the object has been modified; please apply your changes to the latest version and try again"))
+	}
+	return nil
+}
+
+// withStatus returns the present object with what an update of its status may change.
+func withStatus(k *resource, present, object client.Object) client.Object {
+	updated := present.DeepCopyObject().(client.Object)
+	setStatus(updated, object)
+	if !k.custom {
+		updated.SetLabels(object.GetLabels())
+		updated.SetAnnotations(object.GetAnnotations())
+		updated.SetFinalizers(object.GetFinalizers())
+	}
+	return updated
+}
+
+// keepSystemFields sets what an update may not change to that of the present object.
+func keepSystemFields(k *resource, present, object client.Object) {
+	object.SetNamespace(present.GetNamespace())
+	object.SetUID(present.GetUID())
+	object.SetCreationTimestamp(present.GetCreationTimestamp())
+	object.SetDeletionTimestamp(present.GetDeletionTimestamp())
+	object.SetDeletionGracePeriodSeconds(present.GetDeletionGracePeriodSeconds())
+	object.SetGeneration(present.GetGeneration())
+	object.SetGenerateName(present.GetGenerateName())
+	object.SetManagedFields(nil)
+	if k.status {
+		setStatus(object, present)
+	}
+}
+
+// checkFinalizers returns an error if an object that is being deleted has new finalizers.
+func checkFinalizers(r operation, k *resource, present, object client.Object) error {
+	if present.GetDeletionTimestamp() == nil {
+		return nil
+	}
+	for _, finalizer := range object.GetFinalizers() {
+		if !slices.Contains(present.GetFinalizers(), finalizer) {
+			return apierrors.NewInvalid(k.gvk().GroupKind(), r.Name, field.ErrorList{field.Forbidden(field.NewPath("metadata", "finalizers"),
+				"no new finalizers can be added if the object is being deleted, found new finalizers []string{\""+finalizer+"\"}")})
+		}
+	}
+	return nil
+}
+
+// removeFinalized returns nil for an object whose deletion need not wait for anything any more.
+func removeFinalized(object client.Object) client.Object {
+	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
+		return nil
+	}
+	return object
+}
+
+// delete removes an object, or marks it for deletion. It returns the object that was removed or is marked.
+func (s *Server) delete(r operation, k *resource, options *metav1.DeleteOptions) (*version, error) {
+	return s.mutate(r, k, func(old *version) (client.Object, error) {
+		if old == nil {
+			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+		}
+		present := old.object
+		if err := checkPreconditions(k, present, options.Preconditions); err != nil {
+			return nil, err
+		}
+		object, now := present.DeepCopyObject().(client.Object), time.Now().Truncate(time.Second)
+		grace := gracePeriod(present, options)
+		if present.GetDeletionTimestamp() != nil {
+			before := ptr.Deref(present.GetDeletionGracePeriodSeconds(), 0)
+			if before <= grace || options.GracePeriodSeconds == nil { // a later deletion may only shorten the grace period
+				return removeFinalizedOr(present), nil
+			}
+			now = present.GetDeletionTimestamp().Add(-time.Duration(before) * time.Second)
+		} else if object.GetGeneration() > 0 {
+			object.SetGeneration(object.GetGeneration() + 1)
+		}
+		object.SetDeletionTimestamp(ptr.To(metav1.NewTime(now.Add(time.Duration(grace) * time.Second))))
+		object.SetDeletionGracePeriodSeconds(&grace)
+		return removeFinalized(object), nil
+	})
+}
+
+// removeFinalizedOr returns the present object, for no write, unless it can be removed.
+func removeFinalizedOr(present client.Object) client.Object {
+	if removeFinalized(present) == nil {
+		return nil
+	}
+	return present
+}
+
+// gracePeriod returns how long a Pod may take to terminate, in seconds; other objects are deleted at once.
+func gracePeriod(object client.Object, options *metav1.DeleteOptions) int64 {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return 0
+	}
+	grace := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
+	if options.GracePeriodSeconds != nil {
+		grace = *options.GracePeriodSeconds
+	}
+	if grace < 0 {
+		return 1
+	}
+	return grace
+}
+
+func checkPreconditions(k *resource, object client.Object, preconditions *metav1.Preconditions) error {
+	if preconditions == nil {
+		return nil
+	}
+	if uid := ptr.Deref(preconditions.UID, ""); uid != "" && uid != object.GetUID() {
+		return apierrors.NewConflict(k.gvr.GroupResource(), object.GetName(), errors.Errorf("the UID in the precondition (%s) does not match the UID "+
+			"in record (%s). The object might have been deleted and then recreated", uid, object.GetUID()))
+	}
+	if required := ptr.Deref(preconditions.ResourceVersion, ""); required != "" && required != object.GetResourceVersion() {
+		return apierrors.NewConflict(k.gvr.GroupResource(), object.GetName(), errors.Errorf("the ResourceVersion in the precondition (%s) does not "+
+			"match the ResourceVersion in record (%s). The object might have been modified", required, object.GetResourceVersion()))
+	}
+	return nil
+}
+
+// deleteAll deletes the objects that a selector selects.
+func (s *Server) deleteAll(r operation, k *resource, selector selector, options *metav1.DeleteOptions) error {
+	objects, _ := s.list(k, selector)
+	for _, v := range objects {
+		r.Namespace, r.Name = v.object.GetNamespace(), v.object.GetName()
+		if _, err := s.delete(r, k, options); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// setStatus sets the status of an object to that of another one, with which it shares it then.
+func setStatus(object, from client.Object) {
+	if into, ok := object.(*unstructured.Unstructured); ok {
+		content, _ := from.(*unstructured.Unstructured)
+		if status, exists := content.Object["status"]; exists {
+			into.Object["status"] = status
+		} else {
+			delete(into.Object, "status")
+		}
+		return
+	}
+	if status := reflect.ValueOf(object).Elem().FieldByName("Status"); status.IsValid() {
+		status.Set(reflect.ValueOf(from).Elem().FieldByName("Status"))
+	}
+}
+
+// sameSpec returns whether two objects differ at most in metadata and status.
+func sameSpec(a, b client.Object) bool {
+	if content, ok := a.(*unstructured.Unstructured); ok {
+		other, _ := b.(*unstructured.Unstructured)
+		return apiequality.Semantic.DeepEqual(specOf(content.Object), specOf(other.Object))
+	}
+	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range x.NumField() {
+		switch x.Type().Field(i).Name {
+		case "TypeMeta", "ObjectMeta", "Status":
+			continue
+		}
+		if !apiequality.Semantic.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			return false
+		}
+	}
+	return true
+}
+
+func specOf(content map[string]any) map[string]any {
+	spec := map[string]any{}
+	for key, value := range content {
+		switch key {
+		case "apiVersion", "kind", "metadata", "status":
+		default:
+			spec[key] = value
+		}
+	}
+	return spec
+}
+
+// appliedKey identifies what a manager has applied to an object.
+type appliedKey struct {
+	uid                  types.UID
+	manager, subresource string
+}

@@ -1,0 +1,427 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
+	"github.com/capnm/cluster-api-node-maintenance/test/simulation/apiserver"
+	"github.com/capnm/cluster-api-node-maintenance/test/storage"
+)
+
+// clusters under test.
+type world struct {
+	*WithT
+	ctx                  context.Context //nolint:containedctx // of the test
+	workload, management client.WithWatch
+
+	mu     sync.Mutex
+	paused map[string]bool
+	held   bool
+	events []string // writes of Pods and Machines
+}
+
+const longest = 5 * time.Minute
+
+// simulate runs a test in a bubble with Nodes n1, n2, n3.
+func simulate(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		seed := func(n uint64) *rand.Rand { return rand.New(rand.NewPCG(1, n)) }
+		server := func(name string, n uint64) *apiserver.Server {
+			return apiserver.New(apiserver.Options{Name: name, Scheme: clusterapi.Scheme(), Random: seed(n)})
+		}
+		workload, management := server("workload", 1), server("management", 2)
+		w := &world{WithT: NewWithT(t), ctx: ctx, workload: workload.Client("test"), management: management.Client("test"), paused: map[string]bool{}}
+		workload.OnChange(w.record)
+		management.OnChange(w.record)
+		for _, crd := range crds(w.WithT) {
+			w.Expect(w.management.Create(ctx, crd)).To(Succeed())
+		}
+		options := Options{Random: seed(3), Paused: w.isPaused, OnError: func(model string, err error) { t.Errorf("%s: %v", model, err) }}
+		Start(ctx, workload, Workload(WorkloadOptions{Random: seed(4), PodReadyDelay: time.Second, PodDeletionDelay: time.Second, Held: w.isHeld}), options)
+		Start(ctx, management, Management(ManagementOptions{
+			Random: seed(5), Workload: func(client.ObjectKey) client.Client { return workload.Client("capi-core") },
+			Server: func(client.ObjectKey) string { return "http://workload" },
+		}), options)
+		w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+		for i := range 3 {
+			w.create(controlplane.NewNode(fmt.Sprintf("n%d", i+1)))
+		}
+		test(w)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func crds(g *WithT) []*apiextensionsv1.CustomResourceDefinition {
+	all, err := kwok.CRDs()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, kind := range []string{"Cluster", "Machine", "MachineSet", "MachineDeployment", "MachineDrainRule"} {
+		crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: strings.ToLower(kind) + "s." + clusterv1.GroupVersion.Group}}
+		crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: clusterv1.GroupVersion.Group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: strings.ToLower(kind) + "s", Kind: kind},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1beta2", Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+			}},
+		}
+		all = append(all, crd)
+	}
+	return all
+}
+
+func (w *world) record(change apiserver.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	object, verb := change.New, "created"
+	switch {
+	case change.New == nil:
+		object, verb = change.Old, "removed"
+	case change.Old != nil && change.Old.GetDeletionTimestamp() == nil && change.New.GetDeletionTimestamp() != nil:
+		verb = "deleted"
+	case change.Old != nil:
+		return
+	}
+	switch object.(type) {
+	case *corev1.Pod, *clusterv1.Machine:
+		w.events = append(w.events, verb+" "+object.GetName())
+	}
+}
+
+func (w *world) isPaused(model string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.paused[model]
+}
+
+func (w *world) isHeld(string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
+}
+
+// fault injects or heals a fault.
+func (w *world) fault(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// takeEvents returns what was recorded since the previous call.
+func (w *world) takeEvents() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer func() { w.events = nil }()
+	return w.events
+}
+
+func (w *world) create(objects ...client.Object) {
+	for _, object := range objects {
+		w.Expect(w.workload.Create(w.ctx, object)).To(Succeed())
+	}
+}
+
+func (w *world) eventually(condition func(g Gomega)) {
+	w.Eventually(condition).WithTimeout(longest).WithPolling(50 * time.Millisecond).Should(Succeed())
+}
+
+// pods returns the Pods of an app that are not being deleted.
+func (w *world) pods(app string) []corev1.Pod {
+	pods := &corev1.PodList{}
+	w.Expect(w.workload.List(w.ctx, pods, client.MatchingLabels{"app": app})).To(Succeed())
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+}
+
+func (w *world) get(g Gomega, c client.Client, object client.Object) {
+	g.Expect(c.Get(w.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+}
+
+func objectMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "default", Name: name}
+}
+
+func labelsOf(app string) map[string]string { return map[string]string{"app": app} }
+
+func templateOfApp(app string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(app)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "v1"}}},
+	}
+}
+
+func newDeployment(name string, replicas int32) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: objectMeta(name), Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labelsOf(name)}, Template: templateOfApp(name),
+	}}
+}
+
+func (w *world) isAvailable(name string, replicas int32) {
+	w.eventually(func(g Gomega) {
+		d := newDeployment(name, 0)
+		w.get(g, w.workload, d)
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect(d.Status.AvailableReplicas).To(Equal(replicas))
+		g.Expect(d.Status.UpdatedReplicas).To(Equal(replicas))
+		g.Expect(d.Status.Replicas).To(Equal(replicas))
+	})
+}
+
+func TestDeployment(t *testing.T) {
+	simulate(t, func(w *world) {
+		d := newDeployment("web", 4)
+		w.create(d)
+		w.isAvailable("web", 4)
+		w.get(w, w.workload, d)
+		w.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "1"))
+		d.Spec.Template.Spec.Containers[0].Image = "v2"
+		w.Expect(w.workload.Update(w.ctx, d)).To(Succeed())
+		least := 4
+		w.eventually(func(g Gomega) {
+			pods := w.pods("web")
+			count := 0
+			for i := range pods {
+				count += number(isReady(&pods[i]))
+			}
+			least = min(least, count)
+			g.Expect(pods).To(HaveLen(4))
+			for _, pod := range pods {
+				g.Expect(pod.Spec.Containers[0].Image).To(Equal("v2"))
+			}
+		})
+		w.Expect(least).To(BeNumerically(">=", 3), "maxUnavailable is 25%")
+		w.isAvailable("web", 4)
+		w.get(w, w.workload, d)
+		w.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "2"))
+		d.Spec.Replicas = ptr.To[int32](1)
+		w.Expect(w.workload.Update(w.ctx, d)).To(Succeed())
+		w.isAvailable("web", 1)
+	})
+}
+
+func TestEvictionAndBudget(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.create(newDeployment("web", 3))
+		one := intstr.FromInt32(1)
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: objectMeta("web"), Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: labelsOf("web")},
+		}}
+		w.create(budget)
+		w.isAvailable("web", 3)
+		allows := func(disruptions int32) {
+			w.eventually(func(g Gomega) {
+				w.get(g, w.workload, budget)
+				g.Expect(budget.Status.DisruptionsAllowed).To(Equal(disruptions))
+				g.Expect(budget.Status.ExpectedPods).To(Equal(int32(3)))
+			})
+		}
+		allows(1)
+		evicted := w.pods("web")[0]
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: evicted.Spec.NodeName}}
+		w.get(w, w.workload, node)
+		node.Spec.Unschedulable = true
+		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+		evict := func(pod *corev1.Pod) error {
+			return w.workload.SubResource("eviction").Create(w.ctx, pod, &policyv1.Eviction{})
+		}
+		w.Expect(evict(evicted.DeepCopy())).To(Succeed())
+		w.Expect(apierrors.IsTooManyRequests(evict(w.pods("web")[0].DeepCopy()))).To(BeTrue())
+		w.isAvailable("web", 3)
+		allows(1)
+		for _, pod := range w.pods("web") {
+			w.Expect(pod.Spec.NodeName).NotTo(Equal(node.Name))
+		}
+		w.Expect(budget.Status.DisruptedPods).To(BeEmpty())
+	})
+}
+
+func TestPause(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.fault(func() { w.paused[Scheduler] = true })
+		w.create(newDeployment("web", 2))
+		time.Sleep(time.Minute)
+		pods := w.pods("web")
+		w.Expect(pods).To(HaveLen(2))
+		w.Expect(pods[0].Spec.NodeName).To(BeEmpty())
+		w.fault(func() { w.paused[Scheduler] = false })
+		w.isAvailable("web", 2)
+	})
+}
+
+func TestStatefulSet(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.create(&appsv1.StatefulSet{ObjectMeta: objectMeta("db"), Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labelsOf("db")}, Template: templateOfApp("db"),
+		}})
+		readyReplicas := func(count int32) {
+			w.eventually(func(g Gomega) {
+				set := &appsv1.StatefulSet{ObjectMeta: objectMeta("db")}
+				w.get(g, w.workload, set)
+				g.Expect(set.Status.ReadyReplicas).To(Equal(count))
+				g.Expect(set.Status.UpdatedReplicas).To(Equal(count))
+				g.Expect(set.Status.ObservedGeneration).To(Equal(set.Generation))
+			})
+		}
+		readyReplicas(3)
+		w.Expect(w.takeEvents()).To(Equal([]string{"created db-0", "created db-1", "created db-2"}))
+		w.Expect(w.workload.Delete(w.ctx, &corev1.Pod{ObjectMeta: objectMeta("db-1")})).To(Succeed())
+		time.Sleep(10 * time.Second)
+		readyReplicas(3)
+		w.Expect(w.takeEvents()).To(Equal([]string{"deleted db-1", "removed db-1", "created db-1"}))
+		set := &appsv1.StatefulSet{ObjectMeta: objectMeta("db")}
+		w.get(w, w.workload, set)
+		set.Spec.Template.Spec.Containers[0].Image = "v2"
+		w.Expect(w.workload.Update(w.ctx, set)).To(Succeed())
+		readyReplicas(3)
+		w.Expect(w.takeEvents()).To(Equal([]string{
+			"deleted db-2", "removed db-2", "created db-2", "deleted db-1", "removed db-1", "created db-1", "deleted db-0", "removed db-0", "created db-0",
+		}))
+		w.get(w, w.workload, set)
+		set.Spec.Replicas = ptr.To[int32](1)
+		w.Expect(w.workload.Update(w.ctx, set)).To(Succeed())
+		readyReplicas(1)
+		w.Expect(w.takeEvents()).To(Equal([]string{"deleted db-2", "removed db-2", "deleted db-1", "removed db-1"}))
+	})
+}
+
+func TestDaemonSetAndJob(t *testing.T) {
+	simulate(t, func(w *world) {
+		set := &appsv1.DaemonSet{ObjectMeta: objectMeta("agent"), Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labelsOf("agent")}, Template: templateOfApp("agent"),
+		}}
+		job := &batchv1.Job{ObjectMeta: objectMeta("job"), Spec: batchv1.JobSpec{
+			Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2), Template: templateOfApp("job"),
+		}}
+		job.Spec.Template.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "15s"}
+		w.create(set, job)
+		runs := func() {
+			w.eventually(func(g Gomega) {
+				w.get(g, w.workload, set)
+				g.Expect(set.Status.NumberReady).To(Equal(int32(3)))
+				g.Expect(set.Status.DesiredNumberScheduled).To(Equal(int32(3)))
+			})
+		}
+		runs()
+		w.eventually(func(g Gomega) { g.Expect(w.pods("job")).To(HaveLen(2)) })
+		pod := w.pods("agent")[0]
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}
+		w.get(w, w.workload, node)
+		node.Spec.Unschedulable = true
+		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+		w.Expect(w.workload.Delete(w.ctx, &pod)).To(Succeed())
+		w.Expect(w.workload.Delete(w.ctx, &w.pods("job")[0])).To(Succeed())
+		time.Sleep(10 * time.Second)
+		runs()
+		w.eventually(func(g Gomega) {
+			w.get(g, w.workload, job)
+			g.Expect(job.Status.Succeeded).To(Equal(int32(3)))
+			g.Expect(job.Status.CompletionTime).NotTo(BeNil())
+		})
+	})
+}
+
+func TestNodes(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.create(newDeployment("web", 3))
+		w.isAvailable("web", 3)
+		w.Expect(w.workload.Get(w.ctx, client.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{})).To(Succeed())
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.pods("web")[0].Spec.NodeName}}
+		label := func(value string) {
+			w.get(w, w.workload, node)
+			node.Labels[controlplane.KubeletLabel] = value
+			w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+		}
+		label("stopped")
+		w.eventually(func(g Gomega) {
+			w.get(g, w.workload, node)
+			g.Expect(node.Spec.Taints).To(HaveLen(2))
+			d := newDeployment("web", 0)
+			w.get(g, w.workload, d)
+			g.Expect(d.Status.ReadyReplicas).To(Equal(int32(2)))
+		})
+		label(controlplane.KubeletLabelValue)
+		w.eventually(func(g Gomega) {
+			w.get(g, w.workload, node)
+			g.Expect(node.Spec.Taints).To(BeEmpty())
+		})
+		w.isAvailable("web", 3)
+		w.Expect(w.workload.Delete(w.ctx, node)).To(Succeed())
+		w.eventually(func(g Gomega) {
+			for _, pod := range w.pods("web") {
+				g.Expect(pod.Spec.NodeName).NotTo(Equal(node.Name))
+			}
+		})
+		w.isAvailable("web", 3)
+		nodes := &corev1.NodeList{}
+		w.Expect(w.workload.List(w.ctx, nodes)).To(Succeed())
+		for i := range nodes.Items {
+			w.Expect(w.workload.Delete(w.ctx, &nodes.Items[i])).To(Succeed())
+		}
+		w.eventually(func(g Gomega) {
+			for _, pod := range w.pods("web") {
+				condition := podCondition(&pod, corev1.PodScheduled)
+				g.Expect(condition).NotTo(BeNil())
+				g.Expect(condition.Reason).To(Equal(corev1.PodReasonUnschedulable))
+			}
+		})
+	})
+}
+
+func TestVolumes(t *testing.T) {
+	simulate(t, func(w *world) {
+		volume, claim := storage.Volume("default", "data")
+		d := newDeployment("web", 1)
+		storage.Mount(&d.Spec.Template.Spec, "data")
+		w.create(volume, claim, d)
+		w.isAvailable("web", 1)
+		first := w.pods("web")[0]
+		nodes := func(g Gomega) (names []string) {
+			all := &storagev1.VolumeAttachmentList{}
+			g.Expect(w.workload.List(w.ctx, all)).To(Succeed())
+			for _, attachment := range all.Items {
+				g.Expect(attachment.Status.Attached).To(BeTrue())
+				names = append(names, attachment.Spec.NodeName)
+			}
+			return names
+		}
+		w.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(first.Spec.NodeName)) })
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first.Spec.NodeName}}
+		w.eventually(func(g Gomega) {
+			w.get(g, w.workload, node)
+			g.Expect(node.Status.VolumesAttached).To(HaveLen(1))
+		})
+		w.fault(func() { w.held = true })
+		node.Spec.Unschedulable = true
+		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+		w.Expect(w.workload.Delete(w.ctx, &first)).To(Succeed())
+		time.Sleep(20 * time.Second)
+		w.Expect(nodes(w)).To(ConsistOf(first.Spec.NodeName, w.pods("web")[0].Spec.NodeName))
+		w.fault(func() { w.held = false })
+		w.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(w.pods("web")[0].Spec.NodeName)) })
+	})
+}
