@@ -54,6 +54,9 @@ func TestSimulation(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { simulate(t.Context()) })
 		return
 	}
+	if os.Getenv("CAPNM_TEST_SIMULATION") == "" {
+		t.Skip("SKIPPED: make test-simulation runs this test")
+	}
 	batches := make(chan uint64, *simulationRuns)
 	for first := *simulationSeed; first < *simulationSeed+*simulationRuns; first += *simulationBatch {
 		batches <- first
