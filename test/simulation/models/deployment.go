@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Annotations of Deployments and their ReplicaSets.
@@ -32,12 +34,7 @@ func (d *deployments) run(ctx context.Context, c client.Client) (_ time.Duration
 	if err := read(ctx, c, all, sets); err != nil {
 		return 0, err
 	}
-	owned := map[types.UID][]*appsv1.ReplicaSet{}
-	for _, set := range pointers(sets.Items) {
-		if owner := metav1.GetControllerOfNoCopy(set); owner != nil && set.DeletionTimestamp == nil {
-			owned[owner.UID] = append(owned[owner.UID], set)
-		}
-	}
+	owned := byController(slices.DeleteFunc(pointers(sets.Items), func(set *appsv1.ReplicaSet) bool { return set.DeletionTimestamp != nil }))
 	for _, deployment := range pointers(all.Items) {
 		if deployment.DeletionTimestamp == nil {
 			failed = cmp.Or(failed, d.reconcile(ctx, c, deployment, owned[deployment.UID]))
@@ -75,11 +72,7 @@ func (d *deployments) reconcile(ctx context.Context, c client.Client, deployment
 		return err
 	}
 	updated, err := update(ctx, c, deployment, func(deployment *appsv1.Deployment) {
-		deployment.Annotations = maps.Clone(deployment.Annotations)
-		if deployment.Annotations == nil {
-			deployment.Annotations = map[string]string{}
-		}
-		deployment.Annotations[revisionAnnotation] = strconv.Itoa(r.revision)
+		metav1.SetMetaDataAnnotation(&deployment.ObjectMeta, revisionAnnotation, strconv.Itoa(r.revision))
 	})
 	if err != nil {
 		return err
@@ -118,14 +111,11 @@ func (r *rollout) scale(ctx context.Context, c client.Client, shares map[types.U
 	for _, set := range r.sets {
 		_, err := update(ctx, c, set, func(set *appsv1.ReplicaSet) {
 			set.Spec.Replicas = ptr.To(shares[set.UID].replicas)
-			if set.Annotations == nil {
-				set.Annotations = map[string]string{}
-			}
 			if set.UID == r.newest.UID {
-				set.Annotations[revisionAnnotation] = strconv.Itoa(r.revision)
+				metav1.SetMetaDataAnnotation(&set.ObjectMeta, revisionAnnotation, strconv.Itoa(r.revision))
 			}
-			set.Annotations[desiredReplicasAnnotation] = strconv.Itoa(int(r.desired))
-			set.Annotations[maxReplicasAnnotation] = strconv.Itoa(int(r.desired + r.maxSurge))
+			metav1.SetMetaDataAnnotation(&set.ObjectMeta, desiredReplicasAnnotation, strconv.Itoa(int(r.desired)))
+			metav1.SetMetaDataAnnotation(&set.ObjectMeta, maxReplicasAnnotation, strconv.Itoa(int(r.desired+r.maxSurge)))
 		})
 		failed = cmp.Or(failed, err)
 	}
@@ -165,17 +155,11 @@ func newReplicaSet(deployment *appsv1.Deployment, hash string, revision int) *ap
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
 	}}
 	set.Spec = appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](0), Template: *deployment.Spec.Template.DeepCopy(), Selector: deployment.Spec.Selector.DeepCopy()}
-	if set.Spec.Template.Labels == nil {
-		set.Spec.Template.Labels = map[string]string{}
-	}
-	set.Spec.Template.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = hash
+	metav1.SetMetaDataLabel(&set.Spec.Template.ObjectMeta, appsv1.DefaultDeploymentUniqueLabelKey, hash)
 	if set.Spec.Selector == nil {
 		set.Spec.Selector = &metav1.LabelSelector{}
 	}
-	if set.Spec.Selector.MatchLabels == nil {
-		set.Spec.Selector.MatchLabels = map[string]string{}
-	}
-	set.Spec.Selector.MatchLabels[appsv1.DefaultDeploymentUniqueLabelKey] = hash
+	metav1.AddLabelToSelector(set.Spec.Selector, appsv1.DefaultDeploymentUniqueLabelKey, hash)
 	set.Labels = maps.Clone(set.Spec.Template.Labels)
 	return set
 }
@@ -216,17 +200,14 @@ func setDeploymentCondition(status *appsv1.DeploymentStatus, conditionType appsv
 }
 
 func runReplicaSets(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
-	sets := &appsv1.ReplicaSetList{}
-	if err := read(ctx, c, sets); err != nil {
+	sets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
+	if err := read(ctx, c, sets, pods); err != nil {
 		return 0, err
 	}
-	pods, err := podsByController(ctx, c)
-	if err != nil {
-		return 0, err
-	}
+	owned := byController(pointers(pods.Items))
 	for _, set := range pointers(sets.Items) {
 		if set.DeletionTimestamp == nil {
-			failed = cmp.Or(failed, reconcileReplicaSet(ctx, c, set, pods[set.UID]))
+			failed = cmp.Or(failed, reconcileReplicaSet(ctx, c, set, owned[set.UID]))
 		}
 	}
 	return 0, failed
@@ -249,7 +230,7 @@ func reconcileReplicaSet(ctx context.Context, c client.Client, set *appsv1.Repli
 		status.AvailableReplicas = status.ReadyReplicas
 		terminating := int32(0)
 		for _, pod := range pods {
-			if pod.DeletionTimestamp != nil && !isTerminal(pod) {
+			if pod.DeletionTimestamp != nil && !rules.Finished(pod) {
 				terminating++
 			}
 		}
@@ -260,7 +241,7 @@ func reconcileReplicaSet(ctx context.Context, c client.Client, set *appsv1.Repli
 // ready returns how many Pods are ready.
 func ready(pods []*corev1.Pod) (count int32) {
 	for _, pod := range pods {
-		if isReady(pod) {
+		if rules.Ready(pod) {
 			count++
 		}
 	}

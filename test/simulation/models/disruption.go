@@ -15,8 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/component-helpers/apps/poddisruptionbudget"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // disruptionTimeout is how long an eviction counts whose Pod is not deleted.
@@ -87,7 +90,7 @@ func countBudget(
 		case isDisrupted && rest > 0:
 			disrupted[pod.Name] = evicted
 			again = sooner(again, rest)
-		case isReady(pod):
+		case rules.Ready(pod):
 			healthy++
 		}
 	}
@@ -102,14 +105,7 @@ func countBudget(
 		if !maps.Equal(status.DisruptedPods, disrupted) {
 			status.DisruptedPods = disrupted
 		}
-		condition := metav1.Condition{
-			Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,
-			ObservedGeneration: budget.Generation, LastTransitionTime: now(),
-		}
-		if allowed > 0 {
-			condition.Status, condition.Reason = metav1.ConditionTrue, policyv1.SufficientPodsReason
-		}
-		meta.SetStatusCondition(&status.Conditions, condition)
+		poddisruptionbudget.UpdateDisruptionAllowedCondition(budget)
 	})
 }
 

@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/controllers/noderefutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -45,23 +47,23 @@ func kubeletRuns(node *corev1.Node) bool {
 }
 
 func (k *kubelets) run(ctx context.Context, c client.Client) (again time.Duration, failed error) {
-	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := read(ctx, c, pods, nodes); err != nil {
+	pods, nodes, err := podsAndNodes(ctx, c)
+	if err != nil {
 		return 0, err
 	}
 	served := map[string]*corev1.Node{}
-	for _, node := range pointers(nodes.Items) {
+	for _, node := range nodes {
 		if !kubeletRuns(node) {
 			continue
 		}
 		served[node.Name] = node
-		if condition := nodeReady(node); condition == nil || condition.Reason == reasonStatusUnknown {
+		if condition := noderefutil.GetReadyCondition(&node.Status); condition == nil || condition.Reason == reasonStatusUnknown {
 			failed = cmp.Or(failed, setStatus(ctx, c, node, register))
 		}
 	}
 	former := k.stages
 	k.stages = map[types.UID]stage{}
-	for _, pod := range pointers(pods.Items) {
+	for _, pod := range pods {
 		if known, ok := former[pod.UID]; ok {
 			k.stages[pod.UID] = known
 		}
@@ -78,7 +80,7 @@ func register(node *corev1.Node) {
 	ready := corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: now(), LastHeartbeatTime: now(),
 	}
-	if present := nodeReady(node); present != nil {
+	if present := noderefutil.GetReadyCondition(&node.Status); present != nil {
 		*present = ready
 	} else {
 		node.Status.Conditions = append(node.Status.Conditions, ready)
@@ -111,13 +113,13 @@ func (k *kubelets) serve(ctx context.Context, c client.Client, pod *corev1.Pod, 
 
 // next returns the stage in which a Pod is, how long it lasts, and the change of the status at its end. The change is nil if there is none.
 func (k *kubelets) next(pod *corev1.Pod, node *corev1.Node) (name string, delay time.Duration, change func(*corev1.Pod)) {
-	after, ready := completeAfter(pod), nodeReady(node)
+	after := completeAfter(pod)
 	switch {
 	case pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "":
 		return "start", duration(pod, controlplane.PodReadyDelayAnnotation, k.options.PodReadyDelay), start
 	case pod.Status.Phase == corev1.PodRunning && after >= 0:
 		return "complete", after, complete
-	case pod.Status.Phase == corev1.PodRunning && !isReady(pod) && ready != nil && ready.Status == corev1.ConditionTrue:
+	case pod.Status.Phase == corev1.PodRunning && !rules.Ready(pod) && noderefutil.IsNodeReady(node):
 		return "ready", readyAgainDelay, setReady
 	default:
 		return "", 0, nil
@@ -171,7 +173,7 @@ func start(pod *corev1.Pod) {
 		conditions = append(conditions, gate.ConditionType)
 	}
 	for _, condition := range conditions {
-		setPodCondition(pod, condition, corev1.ConditionTrue, "")
+		setPodCondition(pod, corev1.PodCondition{Type: condition, Status: corev1.ConditionTrue})
 	}
 	status.ContainerStatuses = nil
 	for i := range pod.Spec.Containers {
@@ -185,8 +187,9 @@ func start(pod *corev1.Pod) {
 // complete sets the status of a Pod whose containers have exited with success.
 func complete(pod *corev1.Pod) {
 	pod.Status.Phase = corev1.PodSucceeded
-	setPodCondition(pod, corev1.ContainersReady, corev1.ConditionFalse, "PodCompleted")
-	setPodCondition(pod, corev1.PodReady, corev1.ConditionFalse, "PodCompleted")
+	for _, condition := range []corev1.PodConditionType{corev1.ContainersReady, corev1.PodReady} {
+		setPodCondition(pod, corev1.PodCondition{Type: condition, Status: corev1.ConditionFalse, Reason: "PodCompleted"})
+	}
 	for i := range pod.Status.ContainerStatuses {
 		container := &pod.Status.ContainerStatuses[i]
 		container.Ready, container.Started = false, ptr.To(false)
@@ -195,15 +198,8 @@ func complete(pod *corev1.Pod) {
 }
 
 // setReady sets the status of a Pod that is ready again.
-func setReady(pod *corev1.Pod) { setPodCondition(pod, corev1.PodReady, corev1.ConditionTrue, "") }
-
-func setPodCondition(pod *corev1.Pod, conditionType corev1.PodConditionType, status corev1.ConditionStatus, reason string) {
-	wanted := corev1.PodCondition{Type: conditionType, Status: status, Reason: reason, LastTransitionTime: now()}
-	if present := podCondition(pod, conditionType); present == nil {
-		pod.Status.Conditions = append(pod.Status.Conditions, wanted)
-	} else if present.Status != status {
-		*present = wanted
-	}
+func setReady(pod *corev1.Pod) {
+	setPodCondition(pod, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
 }
 
 // nodeLifecycle marks Nodes whose kubelet has stopped as unreachable, taints Nodes that are not ready, and marks their Pods as not ready.
@@ -212,13 +208,13 @@ type nodeLifecycle struct {
 }
 
 func (l *nodeLifecycle) run(ctx context.Context, c client.Client) (again time.Duration, failed error) {
-	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := read(ctx, c, pods, nodes); err != nil {
+	pods, nodes, err := podsAndNodes(ctx, c)
+	if err != nil {
 		return 0, err
 	}
 	unready := map[string]bool{}
-	for _, node := range pointers(nodes.Items) {
-		ready := nodeReady(node)
+	for _, node := range nodes {
+		ready := noderefutil.GetReadyCondition(&node.Status)
 		if ready == nil { // no kubelet has reported
 			continue
 		}
@@ -239,10 +235,10 @@ func (l *nodeLifecycle) run(ctx context.Context, c client.Client) (again time.Du
 		_, err := update(ctx, c, node, func(node *corev1.Node) { taintFor(node, ready.Status) })
 		failed = cmp.Or(failed, err)
 	}
-	for _, pod := range pointers(pods.Items) {
-		if unready[pod.Spec.NodeName] && isReady(pod) {
+	for _, pod := range pods {
+		if unready[pod.Spec.NodeName] && rules.Ready(pod) {
 			failed = cmp.Or(failed, setStatus(ctx, c, pod, func(pod *corev1.Pod) {
-				setPodCondition(pod, corev1.PodReady, corev1.ConditionFalse, "NodeNotReady")
+				setPodCondition(pod, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "NodeNotReady"})
 			}))
 		}
 	}
@@ -250,9 +246,9 @@ func (l *nodeLifecycle) run(ctx context.Context, c client.Client) (again time.Du
 }
 
 func setUnknown(node *corev1.Node) {
-	*nodeReady(node) = corev1.NodeCondition{
+	*noderefutil.GetReadyCondition(&node.Status) = corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: reasonStatusUnknown, Message: "Kubelet stopped posting node status.",
-		LastTransitionTime: now(), LastHeartbeatTime: nodeReady(node).LastHeartbeatTime,
+		LastTransitionTime: now(), LastHeartbeatTime: noderefutil.GetReadyCondition(&node.Status).LastHeartbeatTime,
 	}
 }
 
@@ -276,17 +272,17 @@ type podGC struct {
 }
 
 func (g *podGC) run(ctx context.Context, c client.Client) (again time.Duration, failed error) {
-	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := read(ctx, c, pods, nodes); err != nil {
+	pods, nodes, err := podsAndNodes(ctx, c)
+	if err != nil {
 		return 0, err
 	}
 	exists := map[string]bool{}
-	for i := range nodes.Items {
-		exists[nodes.Items[i].Name] = true
+	for _, node := range nodes {
+		exists[node.Name] = true
 	}
 	former := g.orphaned
 	g.orphaned = map[types.UID]time.Time{}
-	for _, pod := range pointers(pods.Items) {
+	for _, pod := range pods {
 		if exists[pod.Spec.NodeName] || pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil {
 			continue
 		}
@@ -303,9 +299,9 @@ func (g *podGC) run(ctx context.Context, c client.Client) (again time.Duration, 
 			continue
 		}
 		err := setStatus(ctx, c, pod, func(pod *corev1.Pod) {
-			if !isTerminal(pod) {
+			if !rules.Finished(pod) {
 				pod.Status.Phase = corev1.PodFailed
-				setPodCondition(pod, corev1.DisruptionTarget, corev1.ConditionTrue, "DeletionByPodGC")
+				setPodCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC"})
 			}
 		})
 		failed = cmp.Or(failed, err, remove(ctx, c, pod, client.GracePeriodSeconds(0)))

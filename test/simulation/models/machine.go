@@ -17,9 +17,11 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/noderefutil"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	drainvolumes "github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 	controlplanev1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/controlplane/v1beta1"
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
@@ -72,7 +74,7 @@ func (m *machines) reconcile(ctx context.Context, c client.Client, machine *clus
 			return 0, err
 		}
 	}
-	if isPaused(s.cluster, machine) {
+	if annotations.IsPaused(s.cluster, machine) {
 		return 0, nil
 	}
 	s.workload = m.options.Workload(key)
@@ -116,10 +118,7 @@ func (s *machineScope) observe(ctx context.Context, machine *clusterv1.Machine) 
 			if metav1.GetControllerOfNoCopy(o) == nil {
 				o.OwnerReferences = append(o.OwnerReferences, *metav1.NewControllerRef(machine, clusterv1.GroupVersion.WithKind("Machine")))
 			}
-			if o.Labels == nil {
-				o.Labels = map[string]string{}
-			}
-			o.Labels[clusterv1.ClusterNameLabel] = machine.Spec.ClusterName
+			metav1.SetMetaDataLabel(&o.ObjectMeta, clusterv1.ClusterNameLabel, machine.Spec.ClusterName)
 		})
 		if err != nil {
 			return err
@@ -149,10 +148,7 @@ func (s *machineScope) providerID() string {
 }
 
 func (s *machineScope) setMetadata(machine *clusterv1.Machine) {
-	if machine.Labels == nil {
-		machine.Labels = map[string]string{}
-	}
-	machine.Labels[clusterv1.ClusterNameLabel] = machine.Spec.ClusterName
+	metav1.SetMetaDataLabel(&machine.ObjectMeta, clusterv1.ClusterNameLabel, machine.Spec.ClusterName)
 	if len(machine.OwnerReferences) == 0 {
 		machine.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: s.cluster.Name, UID: s.cluster.UID,
@@ -169,8 +165,7 @@ func (s *machineScope) setStatus() {
 	isReady := false
 	if s.node != nil {
 		status.NodeRef.Name, status.NodeInfo = s.node.Name, ptr.To(s.node.Status.NodeInfo)
-		ready := nodeReady(s.node)
-		isReady = ready != nil && ready.Status == corev1.ConditionTrue
+		isReady = noderefutil.IsNodeReady(s.node)
 	}
 	if s.infraMachine != nil {
 		status.Addresses = s.infraMachine.Status.Addresses
@@ -374,8 +369,8 @@ func (s *machineScope) areVolumesDetached(ctx context.Context) (bool, error) {
 	}
 	ignored := map[client.ObjectKey]bool{}
 	for _, pod := range skipped {
-		for _, claim := range claimsOf(pod) {
-			ignored[client.ObjectKey{Namespace: pod.Namespace, Name: claim}] = true
+		for _, claim := range drainvolumes.ClaimsOf(pod) {
+			ignored[claim] = true
 		}
 	}
 	attachments, volumes := &storagev1.VolumeAttachmentList{}, &corev1.PersistentVolumeList{}

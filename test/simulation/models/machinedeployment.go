@@ -18,6 +18,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -32,15 +33,10 @@ func (d *machineDeployments) run(ctx context.Context, c client.Client) (_ time.D
 	if err := read(ctx, c, all, sets, clusters); err != nil {
 		return 0, err
 	}
-	owned := map[types.UID][]*clusterv1.MachineSet{}
-	for _, set := range pointers(sets.Items) {
-		if owner := metav1.GetControllerOfNoCopy(set); owner != nil {
-			owned[owner.UID] = append(owned[owner.UID], set)
-		}
-	}
+	owned := byController(pointers(sets.Items))
 	for _, deployment := range pointers(all.Items) {
 		cluster := clusterOf(clusters, deployment.Namespace, deployment.Spec.ClusterName)
-		if cluster == nil || isPaused(cluster, deployment) {
+		if cluster == nil || annotations.IsPaused(cluster, deployment) {
 			continue
 		}
 		if deployment.DeletionTimestamp != nil {
@@ -181,10 +177,7 @@ func newMachineSet(deployment *clusterv1.MachineDeployment, hash string) *cluste
 		ClusterName: deployment.Spec.ClusterName, Replicas: ptr.To[int32](0), Template: *deployment.Spec.Template.DeepCopy(),
 		Selector: *deployment.Spec.Selector.DeepCopy(), Deletion: clusterv1.MachineSetDeletionSpec{Order: deployment.Spec.Deletion.Order},
 	}
-	if set.Spec.Selector.MatchLabels == nil {
-		set.Spec.Selector.MatchLabels = map[string]string{}
-	}
-	set.Spec.Selector.MatchLabels[clusterv1.MachineDeploymentUniqueLabel] = hash
+	metav1.AddLabelToSelector(&set.Spec.Selector, clusterv1.MachineDeploymentUniqueLabel, hash)
 	if set.Spec.Template.Labels == nil {
 		set.Spec.Template.Labels = map[string]string{}
 	}
@@ -205,19 +198,14 @@ func (m *machineSets) run(ctx context.Context, c client.Client) (_ time.Duration
 	if err := read(ctx, c, sets, deployments, all, clusters); err != nil {
 		return 0, err
 	}
-	owned := map[types.UID][]*clusterv1.Machine{}
-	for _, machine := range pointers(all.Items) {
-		if owner := metav1.GetControllerOfNoCopy(machine); owner != nil {
-			owned[owner.UID] = append(owned[owner.UID], machine)
-		}
-	}
+	owned := byController(pointers(all.Items))
 	byUID := map[types.UID]*clusterv1.MachineDeployment{}
 	for _, deployment := range pointers(deployments.Items) {
 		byUID[deployment.UID] = deployment
 	}
 	for _, set := range pointers(sets.Items) {
 		cluster := clusterOf(clusters, set.Namespace, set.Spec.ClusterName)
-		if cluster == nil || isPaused(cluster, set) {
+		if cluster == nil || annotations.IsPaused(cluster, set) {
 			continue
 		}
 		if set.DeletionTimestamp != nil {

@@ -3,7 +3,6 @@ package models
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -79,7 +80,7 @@ func (m *clusters) run(ctx context.Context, c client.Client) (_ time.Duration, f
 	}
 	for _, cluster := range pointers(all.Items) {
 		switch {
-		case isPaused(cluster, cluster):
+		case annotations.IsPaused(cluster, cluster):
 		case cluster.DeletionTimestamp != nil:
 			failed = cmp.Or(failed, deleteCluster(ctx, c, cluster))
 		default:
@@ -87,12 +88,6 @@ func (m *clusters) run(ctx context.Context, c client.Client) (_ time.Duration, f
 		}
 	}
 	return 0, failed
-}
-
-// isPaused returns whether Cluster API does nothing with an object.
-func isPaused(cluster *clusterv1.Cluster, object client.Object) bool {
-	_, paused := object.GetAnnotations()[clusterv1.PausedAnnotation]
-	return paused || ptr.Deref(cluster.Spec.Paused, false)
 }
 
 func (m *clusters) provision(ctx context.Context, c client.Client, cluster *clusterv1.Cluster) error {
@@ -173,14 +168,8 @@ func (m *clusters) kubeconfig(cluster *clusterv1.Cluster) (*corev1.Secret, error
 	if err != nil {
 		return nil, errors.Wrap(err, "encoding a kubeconfig")
 	}
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))},
-		},
-		Type: clusterv1.ClusterSecretType,
-		Data: map[string][]byte{"value": content},
-	}, nil
+	owner := metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))
+	return kubeconfig.GenerateSecretWithOwner(client.ObjectKeyFromObject(cluster), content, *owner), nil
 }
 
 // deleteCluster deletes what belongs to a Cluster, group by group. The server collects the kubeconfig Secret as garbage.
@@ -254,7 +243,7 @@ func (m *kwokMachines) reconcile(ctx context.Context, c client.Client, infraMach
 	}
 	workload := m.options.Workload(clusterKey)
 	isDue := ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false) && machine.Spec.Bootstrap.DataSecretName != nil
-	if workload == nil || !isDue || isPaused(cluster, infraMachine) || machine.DeletionTimestamp != nil {
+	if workload == nil || !isDue || annotations.IsPaused(cluster, infraMachine) || machine.DeletionTimestamp != nil {
 		return 0, nil
 	}
 	if rest := m.wait(infraMachine, cmp.Or(m.options.MachineDelay, 5*time.Second)); rest > 0 {
@@ -311,7 +300,6 @@ func (m *kwokMachines) delete(ctx context.Context, c client.Client, infraMachine
 		}
 		if node != nil {
 			_, err = update(ctx, workload, node, func(node *corev1.Node) {
-				node.Labels = maps.Clone(node.Labels)
 				delete(node.Labels, controlplane.KubeletLabel)
 			})
 		}

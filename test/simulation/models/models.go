@@ -310,6 +310,24 @@ func roll(desired, maxSurge, maxUnavailable int32, newest *shareOf, old []*share
 	}
 }
 
+// byController returns objects by the UID of their controller, without those that have none.
+func byController[T client.Object](objects []T) map[types.UID][]T {
+	controlled := map[types.UID][]T{}
+	for _, object := range objects {
+		if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+			controlled[owner.UID] = append(controlled[owner.UID], object)
+		}
+	}
+	return controlled
+}
+
+// podsAndNodes returns all Pods and all Nodes.
+func podsAndNodes(ctx context.Context, c client.Client) ([]*corev1.Pod, []*corev1.Node, error) {
+	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
+	err := read(ctx, c, pods, nodes)
+	return pointers(pods.Items), pointers(nodes.Items), err
+}
+
 // podCondition returns a condition of a Pod, or nil.
 func podCondition(pod *corev1.Pod, conditionType corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
@@ -320,12 +338,12 @@ func podCondition(pod *corev1.Pod, conditionType corev1.PodConditionType) *corev
 	return nil
 }
 
-// nodeReady returns the Ready condition of a Node, or nil.
-func nodeReady(node *corev1.Node) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			return &node.Status.Conditions[i]
-		}
+// setPodCondition sets a condition of a Pod, unless the Pod has it with the same status.
+func setPodCondition(pod *corev1.Pod, condition corev1.PodCondition) {
+	condition.LastTransitionTime = now()
+	if present := podCondition(pod, condition.Type); present == nil {
+		pod.Status.Conditions = append(pod.Status.Conditions, condition)
+	} else if present.Status != condition.Status {
+		*present = condition
 	}
-	return nil
 }

@@ -25,6 +25,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
@@ -206,7 +207,7 @@ func TestDeployment(t *testing.T) {
 			pods := w.pods("web")
 			count := 0
 			for i := range pods {
-				count += number(isReady(&pods[i]))
+				count += number(rules.Ready(&pods[i]))
 			}
 			least = min(least, count)
 			g.Expect(pods).To(HaveLen(4))

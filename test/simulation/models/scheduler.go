@@ -14,30 +14,34 @@ import (
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-api/controllers/noderefutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	drainvolumes "github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
 // scheduler binds Pods to Nodes. It spreads the Pods of a controller, then all Pods. It does not look at resources.
 type scheduler struct{ random *rand.Rand }
 
 func (s *scheduler) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
-	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := read(ctx, c, pods, nodes); err != nil {
+	pods, nodes, err := podsAndNodes(ctx, c)
+	if err != nil {
 		return 0, err
 	}
 	load := map[string]int{}
 	spread := map[types.UID]map[string]int{} // by controller and Node
-	for _, pod := range pointers(pods.Items) {
-		if !isTerminal(pod) && pod.Spec.NodeName != "" {
+	for _, pod := range pods {
+		if !rules.Finished(pod) && pod.Spec.NodeName != "" {
 			count(load, spread, pod, pod.Spec.NodeName)
 		}
 	}
-	for _, pod := range pointers(pods.Items) {
+	for _, pod := range pods {
 		if pod.Spec.NodeName != "" || !isActive(pod) || len(pod.Spec.SchedulingGates) > 0 {
 			continue
 		}
 		var suitable []*corev1.Node
-		for _, node := range pointers(nodes.Items) {
+		for _, node := range nodes {
 			suits, err := s.suits(ctx, c, pod, node)
 			if err != nil {
 				return 0, err
@@ -92,8 +96,8 @@ func (s *scheduler) suits(ctx context.Context, c client.Client, pod *corev1.Pod,
 	if matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !matches {
 		return false, nil // an invalid affinity matches no Node
 	}
-	for _, claim := range claimsOf(pod) {
-		volume, err := volumeOf(ctx, c, pod.Namespace, claim)
+	for _, claim := range drainvolumes.ClaimsOf(pod) {
+		volume, err := volumeOf(ctx, c, claim)
 		if err != nil {
 			return false, err
 		}
@@ -114,7 +118,7 @@ func tolerates(pod *corev1.Pod, node *corev1.Node, effects ...corev1.TaintEffect
 	if node.Spec.Unschedulable {
 		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
-	if condition := nodeReady(node); condition == nil || condition.Status != corev1.ConditionTrue {
+	if !noderefutil.IsNodeReady(node) {
 		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
 	}
 	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
@@ -124,13 +128,7 @@ func tolerates(pod *corev1.Pod, node *corev1.Node, effects ...corev1.TaintEffect
 }
 
 func setUnschedulable(pod *corev1.Pod) {
-	unschedulable := corev1.PodCondition{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-		Message: "no Nodes are available", LastTransitionTime: now(),
-	}
-	if present := podCondition(pod, corev1.PodScheduled); present == nil {
-		pod.Status.Conditions = append(pod.Status.Conditions, unschedulable)
-	} else if present.Status != corev1.ConditionFalse || present.Reason != corev1.PodReasonUnschedulable {
-		*present = unschedulable
-	}
+	setPodCondition(pod, corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "no Nodes are available",
+	})
 }

@@ -17,22 +17,21 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 type statefulSets struct{ hashes hashes }
 
 func (s *statefulSets) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
-	sets := &appsv1.StatefulSetList{}
-	if err := read(ctx, c, sets); err != nil {
+	sets, pods := &appsv1.StatefulSetList{}, &corev1.PodList{}
+	if err := read(ctx, c, sets, pods); err != nil {
 		return 0, err
 	}
-	pods, err := podsByController(ctx, c)
-	if err != nil {
-		return 0, err
-	}
+	owned := byController(pointers(pods.Items))
 	for _, set := range pointers(sets.Items) {
 		if set.DeletionTimestamp == nil {
-			failed = cmp.Or(failed, s.reconcile(ctx, c, set, pods[set.UID]))
+			failed = cmp.Or(failed, s.reconcile(ctx, c, set, owned[set.UID]))
 		}
 	}
 	return 0, failed
@@ -114,10 +113,10 @@ func (m *members) createMissing(ctx context.Context, c client.Client) (healthy b
 		switch {
 		case pod == nil:
 			failed = cmp.Or(failed, createMember(ctx, c, m.set, ordinal, m.revision))
-		case pod.DeletionTimestamp == nil && isTerminal(pod):
+		case pod.DeletionTimestamp == nil && rules.Finished(pod):
 			failed = cmp.Or(failed, remove(ctx, c, pod))
 		}
-		healthy = healthy && pod != nil && pod.DeletionTimestamp == nil && isReady(pod)
+		healthy = healthy && pod != nil && pod.DeletionTimestamp == nil && rules.Ready(pod)
 	}
 	return healthy, failed
 }
@@ -182,17 +181,14 @@ var daemonTolerations = []corev1.Toleration{
 }
 
 func (d *daemonSets) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
-	sets, nodes := &appsv1.DaemonSetList{}, &corev1.NodeList{}
-	if err := read(ctx, c, sets, nodes); err != nil {
+	sets, nodes, pods := &appsv1.DaemonSetList{}, &corev1.NodeList{}, &corev1.PodList{}
+	if err := read(ctx, c, sets, nodes, pods); err != nil {
 		return 0, err
 	}
-	pods, err := podsByController(ctx, c)
-	if err != nil {
-		return 0, err
-	}
+	owned := byController(pointers(pods.Items))
 	for _, set := range pointers(sets.Items) {
 		if set.DeletionTimestamp == nil {
-			failed = cmp.Or(failed, d.reconcile(ctx, c, set, pointers(nodes.Items), pods[set.UID]))
+			failed = cmp.Or(failed, d.reconcile(ctx, c, set, pointers(nodes.Items), owned[set.UID]))
 		}
 	}
 	return 0, failed
@@ -252,7 +248,7 @@ func (s *daemons) reconcileNode(ctx context.Context, c client.Client, node *core
 	}) {
 		switch {
 		case pod.DeletionTimestamp != nil:
-		case !shouldContinue || i > 0 || isTerminal(pod):
+		case !shouldContinue || i > 0 || rules.Finished(pod):
 			failed = cmp.Or(failed, remove(ctx, c, pod))
 		case pod.Labels[appsv1.ControllerRevisionHashLabelKey] != s.hash:
 			s.outdated = append(s.outdated, pod)
@@ -261,7 +257,7 @@ func (s *daemons) reconcileNode(ctx context.Context, c client.Client, node *core
 		}
 		if i == 0 && shouldRun {
 			s.status.CurrentNumberScheduled++
-			s.status.NumberReady += int32(number(isReady(pod) && pod.DeletionTimestamp == nil))
+			s.status.NumberReady += int32(number(rules.Ready(pod) && pod.DeletionTimestamp == nil))
 		}
 	}
 	return failed
@@ -298,17 +294,14 @@ type jobs struct {
 }
 
 func (j *jobs) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
-	all := &batchv1.JobList{}
-	if err := read(ctx, c, all); err != nil {
+	all, pods := &batchv1.JobList{}, &corev1.PodList{}
+	if err := read(ctx, c, all, pods); err != nil {
 		return 0, err
 	}
-	pods, err := podsByController(ctx, c)
-	if err != nil {
-		return 0, err
-	}
+	owned := byController(pointers(pods.Items))
 	for _, job := range pointers(all.Items) {
 		if job.DeletionTimestamp == nil && job.Status.CompletionTime == nil {
-			failed = cmp.Or(failed, j.reconcile(ctx, c, job, pods[job.UID]))
+			failed = cmp.Or(failed, j.reconcile(ctx, c, job, owned[job.UID]))
 		}
 	}
 	return 0, failed

@@ -16,6 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	drainvolumes "github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
@@ -85,11 +87,11 @@ func (v *volumes) run(ctx context.Context, c client.Client) (again time.Duration
 func usedVolumes(ctx context.Context, c client.Client, pods []*corev1.Pod) (used map[use]*corev1.PersistentVolume, order []use, _ error) {
 	used = map[use]*corev1.PersistentVolume{}
 	for _, pod := range pods {
-		if pod.Spec.NodeName == "" || isTerminal(pod) {
+		if pod.Spec.NodeName == "" || rules.Finished(pod) {
 			continue
 		}
-		for _, claim := range claimsOf(pod) {
-			volume, err := volumeOf(ctx, c, pod.Namespace, claim)
+		for _, claim := range drainvolumes.ClaimsOf(pod) {
+			volume, err := volumeOf(ctx, c, claim)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -130,21 +132,11 @@ func newAttachment(at use, driver string) *storagev1.VolumeAttachment {
 	}
 }
 
-// claimsOf returns the names of the PersistentVolumeClaims of a Pod.
-func claimsOf(pod *corev1.Pod) (claims []string) {
-	for i := range pod.Spec.Volumes {
-		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			claims = append(claims, claim.ClaimName)
-		}
-	}
-	return claims
-}
-
 // volumeOf returns the PersistentVolume of a claim, or nil.
-func volumeOf(ctx context.Context, c client.Client, namespace, name string) (*corev1.PersistentVolume, error) {
+func volumeOf(ctx context.Context, c client.Client, key client.ObjectKey) (*corev1.PersistentVolume, error) {
 	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim); err != nil || claim.Spec.VolumeName == "" {
-		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting PersistentVolumeClaim %s", name)
+	if err := c.Get(ctx, key, claim); err != nil || claim.Spec.VolumeName == "" {
+		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting PersistentVolumeClaim %s", key)
 	}
 	if err := c.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, volume); err != nil {
 		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting PersistentVolume %s", claim.Spec.VolumeName)

@@ -3,7 +3,6 @@ package models
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -18,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // WorkloadOptions are the options of the models of a workload cluster.
@@ -97,41 +98,16 @@ func runServiceAccounts(ctx context.Context, c client.Client) (time.Duration, er
 	return 0, failed
 }
 
-func isReady(pod *corev1.Pod) bool {
-	condition := podCondition(pod, corev1.PodReady)
-	return condition != nil && condition.Status == corev1.ConditionTrue
-}
-
-func isTerminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
 // isActive returns whether a Pod counts as a replica.
-func isActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !isTerminal(pod) }
-
-// podsByController returns all Pods by the UID of their controller.
-func podsByController(ctx context.Context, c client.Client) (map[types.UID][]*corev1.Pod, error) {
-	pods := &corev1.PodList{}
-	if err := read(ctx, c, pods); err != nil {
-		return nil, err
-	}
-	all := map[types.UID][]*corev1.Pod{}
-	for _, pod := range pointers(pods.Items) {
-		if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-			all[owner.UID] = append(all[owner.UID], pod)
-		}
-	}
-	return all, nil
-}
+func isActive(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && !rules.Finished(pod) }
 
 // newPod returns a Pod of a controller with additional labels. Its name is generated unless the caller sets it.
 func newPod(template *corev1.PodTemplateSpec, owner client.Object, kind schema.GroupVersionKind, labels map[string]string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: *template.ObjectMeta.DeepCopy(), Spec: *template.Spec.DeepCopy()}
 	pod.Namespace, pod.GenerateName = owner.GetNamespace(), owner.GetName()+"-"
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
+	for key, value := range labels {
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, key, value)
 	}
-	maps.Copy(pod.Labels, labels)
 	pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)}
 	pod.Status.Phase = corev1.PodPending
 	return pod
@@ -146,7 +122,7 @@ func byDeletion(pods []*corev1.Pod) []*corev1.Pod {
 	rank := func(pod *corev1.Pod) []int {
 		cost, _ := strconv.Atoi(pod.Annotations[corev1.PodDeletionCost])
 		return []int{
-			number(pod.Spec.NodeName != ""), number(pod.Status.Phase == corev1.PodRunning), number(isReady(pod)), cost, -onNode[pod.Spec.NodeName],
+			number(pod.Spec.NodeName != ""), number(pod.Status.Phase == corev1.PodRunning), number(rules.Ready(pod)), cost, -onNode[pod.Spec.NodeName],
 			int(-pod.CreationTimestamp.Unix()),
 		}
 	}
