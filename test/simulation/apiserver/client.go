@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"reflect"
@@ -10,7 +11,6 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
@@ -100,7 +101,7 @@ func (c *directClient) Get(_ context.Context, key client.ObjectKey, object clien
 	}
 	stored := c.server.get(k, r.key())
 	if stored == nil {
-		return apierrors.NewNotFound(k.gvr.GroupResource(), key.Name)
+		return k.notFound(key.Name)
 	}
 	return copyTo(object, stored)
 }
@@ -120,7 +121,7 @@ func (c *directClient) listed(list client.ObjectList, options []client.ListOptio
 	chosen := watchOptions{selector: selector{all.Namespace, all.LabelSelector, all.FieldSelector}, direct: true}
 	if all.Raw != nil {
 		chosen.resourceVersion = all.Raw.ResourceVersion
-		chosen.initial = all.Raw.SendInitialEvents != nil && *all.Raw.SendInitialEvents
+		chosen.initial = ptr.Deref(all.Raw.SendInitialEvents, false)
 	}
 	return gvk, k, chosen, nil
 }
@@ -316,8 +317,7 @@ func (c *directClient) DeleteAllOf(_ context.Context, object client.Object, opti
 	if err != nil {
 		return err
 	}
-	err = c.server.deleteAll(r, k, selector{all.Namespace, all.LabelSelector, all.FieldSelector}, all.AsDeleteOptions())
-	return err
+	return c.server.deleteAll(r, k, selector{all.Namespace, all.LabelSelector, all.FieldSelector}, all.AsDeleteOptions())
 }
 
 func (c *directClient) Scheme() *runtime.Scheme { return c.server.scheme }
@@ -393,20 +393,12 @@ func (d directSubResource) Create(ctx context.Context, object, subResource clien
 
 func (d directSubResource) Update(_ context.Context, object client.Object, options ...client.SubResourceUpdateOption) error {
 	all := (&client.SubResourceUpdateOptions{}).ApplyOptions(options)
-	body := object
-	if all.SubResourceBody != nil {
-		body = all.SubResourceBody
-	}
-	return d.client.update(d.name, object, body, len(all.DryRun) > 0)
+	return d.client.update(d.name, object, cmp.Or(all.SubResourceBody, object), len(all.DryRun) > 0)
 }
 
 func (d directSubResource) Patch(_ context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 	all := (&client.SubResourcePatchOptions{}).ApplyOptions(options)
-	body := object
-	if all.SubResourceBody != nil {
-		body = all.SubResourceBody
-	}
-	return d.client.patch(d.name, object, body, patch, all.FieldManager, len(all.DryRun) > 0)
+	return d.client.patch(d.name, object, cmp.Or(all.SubResourceBody, object), patch, all.FieldManager, len(all.DryRun) > 0)
 }
 
 func (d directSubResource) Apply(_ context.Context, configuration runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {

@@ -1,18 +1,11 @@
 package apiserver
 
 import (
-	"time"
-
-	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -74,23 +67,18 @@ func establish(k *resource, object client.Object) (client.Object, error) {
 	if k.gvr.Group != apiextensionsv1.GroupName {
 		return object, nil
 	}
-	content, err := toContent(object)
+	definition, err := definitionOf(object)
 	if err != nil {
 		return nil, err
 	}
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, definition); err != nil {
-		return nil, errors.WithStack(err)
-	}
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{
 		Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
 			{
-				Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now,
+				Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now(),
 				Reason: "NoConflicts", Message: "no conflicts found",
 			},
 			{
-				Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now,
+				Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now(),
 				Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
 			},
 		},
@@ -105,20 +93,9 @@ func establish(k *resource, object client.Object) (client.Object, error) {
 		definition.SetGroupVersionKind(k.gvk())
 		return definition, nil
 	}
-	if content, err = toContent(definition); err != nil {
+	content, err := toContent(definition)
+	if err != nil {
 		return nil, err
 	}
 	return &unstructured.Unstructured{Object: content}, nil
-}
-
-// setDisruptionAllowed sets the condition of a budget, as the disruption controller does.
-func setDisruptionAllowed(budget *policyv1.PodDisruptionBudget) {
-	condition := metav1.Condition{
-		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.InsufficientPodsReason,
-		ObservedGeneration: budget.Status.ObservedGeneration, LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second)),
-	}
-	if budget.Status.DisruptionsAllowed > 0 {
-		condition.Status, condition.Reason = metav1.ConditionTrue, policyv1.SufficientPodsReason
-	}
-	apimeta.SetStatusCondition(&budget.Status.Conditions, condition)
 }

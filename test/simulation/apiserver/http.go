@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -56,7 +59,10 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		_ = req.Body.Close()
 	}
-	r := parse(req)
+	r, err := parse(req)
+	if err != nil {
+		return nil, err
+	}
 	requested, fate := time.Now(), get(s, &s.fate)(r.Request)
 	if fate.Hang {
 		<-ctx.Done()
@@ -74,7 +80,7 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	} else {
 		answer = s.serve(req, r, body)
 	}
-	err := wait(ctx, fate.After)
+	err = wait(ctx, fate.After)
 	s.record(req, r, body, answer, requested)
 	if err == nil && fate.LoseResponse {
 		err = networkError()
@@ -133,57 +139,23 @@ func (s *Server) record(req *http.Request, r operation, body []byte, answer resp
 	s.audit = append(s.audit, served{event, body})
 }
 
+// requestInfos tells from the URL of a request what it is about.
+var requestInfos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
 // parse returns what a request is about.
-func parse(req *http.Request) operation {
-	r := operation{Request: Request{
-		User: req.Header.Get("Impersonate-User"), UserAgent: req.UserAgent(), Verb: strings.ToLower(req.Method),
-	}}
-	if r.User == "" {
-		r.User = req.Header.Get("X-Remote-User")
+func parse(req *http.Request) (operation, error) {
+	info, err := requestInfos.NewRequestInfo(req)
+	if err != nil {
+		return operation{}, errors.WithStack(err)
 	}
 	query := req.URL.Query()
-	r.dryRun, r.manager = query.Has("dryRun"), query.Get("fieldManager")
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	switch {
-	case len(parts) > 2 && parts[0] == "api":
-		r.Version, parts = parts[1], parts[2:]
-	case len(parts) > 3 && parts[0] == "apis":
-		r.Group, r.Version, parts = parts[1], parts[2], parts[3:]
-	default:
-		return r
-	}
-	if len(parts) > 2 && parts[0] == "namespaces" && parts[2] != "status" && parts[2] != "finalize" {
-		r.Namespace, parts = parts[1], parts[2:]
-	}
-	r.Resource = parts[0]
-	if len(parts) > 1 {
-		r.Name = parts[1]
-	}
-	r.Subresource = strings.Join(parts[min(2, len(parts)):], "/")
-	r.Verb = verbOf(req.Method, r.Name, query.Get("watch"))
-	return r
-}
-
-// verbOf returns the verb of a request for a resource. The name is empty for a collection.
-func verbOf(method, name, watching string) string {
-	switch method {
-	case http.MethodGet:
-		if watching == "true" || watching == "1" {
-			return "watch"
-		}
-		if name == "" {
-			return "list"
-		}
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodDelete:
-		if name == "" {
-			return "deletecollection"
-		}
-	}
-	return strings.ToLower(method)
+	return operation{
+		Request: Request{
+			User: cmp.Or(req.Header.Get("Impersonate-User"), req.Header.Get("X-Remote-User")), UserAgent: req.UserAgent(), Verb: info.Verb,
+			Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource, Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name,
+		},
+		dryRun: query.Has("dryRun"), manager: query.Get("fieldManager"),
+	}, nil
 }
 
 // refusal is the response for an error.
@@ -211,6 +183,9 @@ func (s *Server) serve(req *http.Request, r operation, body []byte) response {
 	k := s.resource(schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource})
 	if k == nil {
 		return pageNotFound()
+	}
+	if !k.namespaced { // it is set for a Namespace
+		r.Namespace = ""
 	}
 	answer, err := s.serveResource(req, r, k, body)
 	if err != nil {
@@ -258,7 +233,7 @@ func (s *Server) serveVerb(req *http.Request, r operation, k *resource, body []b
 		return s.serveDelete(r, k, f, body)
 	case "get":
 		if stored = s.get(k, r.key()); stored == nil {
-			err = apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+			err = k.notFound(r.Name)
 		}
 	case "create":
 		code = http.StatusCreated
@@ -396,7 +371,7 @@ func (s *Server) serveScale(req *http.Request, r operation, k *resource, body []
 	switch r.Verb {
 	case "get":
 		if stored == nil {
-			err = apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+			err = k.notFound(r.Name)
 		}
 	case "update":
 		scale := &autoscalingv1.Scale{}

@@ -96,14 +96,17 @@ func (s *Server) patchContent(
 	}
 	switch patch.kind { //nolint:exhaustive // CBOR is refused before
 	case types.MergePatchType:
-		mergeMaps(content, runtime.DeepCopyJSON(patch.changes))
-		return content, nil
+		return patchJSON(content, func(document []byte) ([]byte, error) { return jsonpatch.MergePatch(document, patch.document) })
 	case types.ApplyYAMLPatchType:
 		return content, s.applyTo(r, k, object, content, runtime.DeepCopyJSON(patch.changes))
 	case types.StrategicMergePatchType:
 		return s.mergeStrategic(k, from, content, runtime.DeepCopyJSON(patch.changes))
 	case types.JSONPatchType:
-		return patchJSON(content, patch.document)
+		operations, err := jsonpatch.DecodePatch(patch.document)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		return patchJSON(content, operations.Apply)
 	}
 	return nil, unsupportedMediaType(string(patch.kind))
 }
@@ -118,7 +121,7 @@ func unsupportedMediaType(contentType string) error {
 // applyNew returns the object that an apply creates.
 func (s *Server) applyNew(r operation, k *resource, patchType types.PatchType, changes map[string]any) (client.Object, error) {
 	if patchType != types.ApplyYAMLPatchType || r.Subresource != "" {
-		return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+		return nil, k.notFound(r.Name)
 	}
 	object, err := s.fromContent(k, runtime.DeepCopyJSON(changes))
 	if err != nil {
@@ -133,27 +136,6 @@ func (s *Server) applyNew(r operation, k *resource, patchType types.PatchType, c
 	return s.prepareCreate(k, object)
 }
 
-// mergeMaps applies a JSON merge patch (RFC 7386).
-func mergeMaps(content, patch map[string]any) {
-	for key, value := range patch {
-		if value == nil {
-			delete(content, key)
-			continue
-		}
-		fields, isMap := value.(map[string]any)
-		if !isMap {
-			content[key] = value
-			continue
-		}
-		present, _ := content[key].(map[string]any)
-		if present == nil {
-			present = map[string]any{}
-			content[key] = present
-		}
-		mergeMaps(present, fields)
-	}
-}
-
 func (s *Server) mergeStrategic(k *resource, from runtime.Object, content, patch map[string]any) (map[string]any, error) {
 	if !k.typed || k.custom {
 		return nil, unsupportedMediaType(string(types.StrategicMergePatchType))
@@ -165,16 +147,13 @@ func (s *Server) mergeStrategic(k *resource, from runtime.Object, content, patch
 	return merged, nil
 }
 
-func patchJSON(content map[string]any, patch []byte) (map[string]any, error) {
-	operations, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
+// patchJSON returns the content after a patch of its JSON.
+func patchJSON(content map[string]any, apply func(document []byte) ([]byte, error)) (map[string]any, error) {
 	document, err := json.Marshal(content)
 	if err != nil {
 		return nil, errors.WithStack(err)
 	}
-	if document, err = operations.Apply(document); err != nil {
+	if document, err = apply(document); err != nil {
 		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 	}
 	patched := map[string]any{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pkg/errors"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,6 +34,11 @@ type resource struct {
 }
 
 func (k *resource) gvk() schema.GroupVersionKind { return k.gvr.GroupVersion().WithKind(k.kind) }
+
+// notFound returns the error for an object that does not exist.
+func (k *resource) notFound(name string) error {
+	return apierrors.NewNotFound(k.gvr.GroupResource(), name)
+}
 
 // builtIns are lines of group/version and kinds: kind=plural, with the flags c (cluster-scoped), s (status), x (scale).
 const builtIns = `
@@ -136,6 +142,16 @@ func (s *Server) define(definition *apiextensionsv1.CustomResourceDefinition) {
 		k.validation, k.schema = chosen.Schema, nil
 	}
 	s.setGoType(k)
+}
+
+// definitionOf returns a stored CustomResourceDefinition as its Go type.
+func definitionOf(object client.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
+	content, err := toContent(object)
+	if err != nil {
+		return nil, err
+	}
+	definition := &apiextensionsv1.CustomResourceDefinition{}
+	return definition, errors.WithStack(runtime.DefaultUnstructuredConverter.FromUnstructured(content, definition))
 }
 
 // undefine stops to serve the kinds of a CustomResourceDefinition and removes their objects.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -38,13 +37,6 @@ func (l *logged) removed() *version {
 		l.last = &version{resource: l.old.resource, key: l.old.key, revision: l.revision, object: object}
 	})
 	return l.last
-}
-
-func objectKey(namespace, name string) string {
-	if namespace == "" {
-		return name
-	}
-	return namespace + "/" + name
 }
 
 // find returns the index of an object, or where it is to be inserted.
@@ -85,13 +77,12 @@ func (s *Server) commit(k *resource, key string, old *version, object client.Obj
 	}
 	stored = s.store(k, key, old, object)
 	if k.gvr.Group == apiextensionsv1.GroupName {
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if content, err := toContent(stored.object); err != nil || runtime.DefaultUnstructuredConverter.FromUnstructured(content, definition) != nil {
-			return stored, true
-		}
-		if object == nil {
+		definition, err := definitionOf(stored.object)
+		switch {
+		case err != nil: // nothing is served
+		case object == nil:
 			s.undefine(definition)
-		} else {
+		default:
 			s.define(definition)
 		}
 	}

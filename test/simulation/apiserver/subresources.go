@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"time"
 
 	"github.com/pkg/errors"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -16,8 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/component-helpers/apps/poddisruptionbudget"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // maxDisruptedPods is how many evictions the disruption controller may not have seen.
@@ -25,7 +27,7 @@ const maxDisruptedPods = 2000
 
 // evict evicts a Pod: it decrements its budget, and then deletes the Pod.
 func (s *Server) evict(ctx context.Context, r operation, eviction *policyv1.Eviction) error {
-	pods := s.resource(corev1.SchemeGroupVersion.WithResource("pods"))
+	pods := s.pods()
 	if eviction.Name != "" && eviction.Name != r.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
 	}
@@ -45,7 +47,7 @@ func (s *Server) evict(ctx context.Context, r operation, eviction *policyv1.Evic
 	if budget == nil {
 		return s.deleteEvicted(r, pods, options)
 	}
-	if !isReady(pod) && allowsUnhealthy(budget) {
+	if !rules.Ready(pod) && allowsUnhealthy(budget) {
 		return s.evictUnhealthy(r, pods, pod, budget, options)
 	}
 	if err := s.decrement(r, budget.Name); err != nil {
@@ -80,7 +82,7 @@ func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.D
 
 // isTerminal returns whether a Pod has ended or is being deleted.
 func isTerminal(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil
+	return rules.Finished(pod) || pod.DeletionTimestamp != nil
 }
 
 // allowsUnhealthy returns whether a budget allows the eviction of any Pod that is not ready.
@@ -107,7 +109,7 @@ func (s *Server) pod(pods *resource, r operation) (*corev1.Pod, error) {
 			return pod, nil
 		}
 	}
-	return nil, apierrors.NewNotFound(pods.gvr.GroupResource(), r.Name)
+	return nil, pods.notFound(r.Name)
 }
 
 // withResourceVersion returns options that require that the Pod has not changed, unless they require a resourceVersion already.
@@ -147,6 +149,8 @@ func (s *Server) budgetOf(pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error
 	return found, nil
 }
 
+func (s *Server) pods() *resource { return s.resource(corev1.SchemeGroupVersion.WithResource("pods")) }
+
 func (s *Server) budgets() *resource {
 	return s.resource(policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"))
 }
@@ -158,21 +162,18 @@ func (s *Server) decrement(r operation, name string) error {
 		User: "system:apiserver", Verb: "update", Group: k.gvr.Group, Version: k.gvr.Version, Resource: k.gvr.Resource, Subresource: "status",
 		Namespace: r.Namespace, Name: name,
 	}
-	_, err := s.mutate(r, k, func(old *version) (client.Object, error) {
-		if old == nil {
-			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), name)
-		}
+	_, err := s.mutateExisting(r, k, func(old *version) (client.Object, error) {
 		budget := old.object.DeepCopyObject().(*policyv1.PodDisruptionBudget)
 		if err := allowsDisruption(budget); err != nil {
 			return nil, err
 		}
 		if budget.Status.DisruptionsAllowed--; budget.Status.DisruptionsAllowed == 0 {
-			setDisruptionAllowed(budget)
+			poddisruptionbudget.UpdateDisruptionAllowedCondition(budget)
 		}
 		if budget.Status.DisruptedPods == nil {
 			budget.Status.DisruptedPods = map[string]metav1.Time{}
 		}
-		budget.Status.DisruptedPods[podName] = metav1.NewTime(time.Now().Truncate(time.Second))
+		budget.Status.DisruptedPods[podName] = now()
 		return budget, nil
 	})
 	return err
@@ -219,10 +220,7 @@ func cannotEvict(cause string, retryAfter int) error {
 
 // deleteEvicted deletes a Pod after it has set its condition.
 func (s *Server) deleteEvicted(r operation, pods *resource, options *metav1.DeleteOptions) error {
-	stored, err := s.mutate(r, pods, func(old *version) (client.Object, error) {
-		if old == nil {
-			return nil, apierrors.NewNotFound(pods.gvr.GroupResource(), r.Name)
-		}
+	stored, err := s.mutateExisting(r, pods, func(old *version) (client.Object, error) {
 		if err := checkPreconditions(pods, old.object, options.Preconditions); err != nil {
 			return nil, err
 		}
@@ -245,7 +243,7 @@ func (s *Server) deleteEvicted(r operation, pods *resource, options *metav1.Dele
 }
 
 func setPodCondition(pod *corev1.Pod, condition corev1.PodCondition) {
-	condition.LastTransitionTime = metav1.NewTime(time.Now().Truncate(time.Second))
+	condition.LastTransitionTime = now()
 	for i := range pod.Status.Conditions {
 		present := &pod.Status.Conditions[i]
 		if present.Type == condition.Type {
@@ -259,22 +257,10 @@ func setPodCondition(pod *corev1.Pod, condition corev1.PodCondition) {
 	pod.Status.Conditions = append(pod.Status.Conditions, condition)
 }
 
-func isReady(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
-
 // bind binds a Pod to a Node.
 func (s *Server) bind(r operation, binding *corev1.Binding) error {
-	pods := s.resource(corev1.SchemeGroupVersion.WithResource("pods"))
-	_, err := s.mutate(r, pods, func(old *version) (client.Object, error) {
-		if old == nil {
-			return nil, apierrors.NewNotFound(pods.gvr.GroupResource(), r.Name)
-		}
+	pods := s.pods()
+	_, err := s.mutateExisting(r, pods, func(old *version) (client.Object, error) {
 		pod := old.object.DeepCopyObject().(*corev1.Pod)
 		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, r.Name,

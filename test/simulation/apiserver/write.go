@@ -14,9 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
+
+// now returns the time in the precision of the API.
+func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
 
 // operation is a request with its options.
 type operation struct {
@@ -25,14 +31,14 @@ type operation struct {
 	manager string // of an apply
 }
 
-func (r operation) key() string { return objectKey(r.Namespace, r.Name) }
+func (r operation) key() string { return cache.NewObjectName(r.Namespace, r.Name).String() }
 
 // mutate writes what change returns for the present object: the next one, nil to remove it, or the present one itself for no write. change
 // is called again if another write comes between.
 func (s *Server) mutate(r operation, k *resource, change func(old *version) (client.Object, error)) (*version, error) {
 	for {
 		if s.resource(k.gvr) != k {
-			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
+			return nil, k.notFound(r.Name)
 		}
 		old := s.get(k, r.key())
 		object, err := change(old)
@@ -68,6 +74,16 @@ func (s *Server) mutate(r operation, k *resource, change func(old *version) (cli
 			return stored, nil
 		}
 	}
+}
+
+// mutateExisting is mutate for an object that must exist.
+func (s *Server) mutateExisting(r operation, k *resource, change func(old *version) (client.Object, error)) (*version, error) {
+	return s.mutate(r, k, func(old *version) (client.Object, error) {
+		if old == nil {
+			return nil, k.notFound(r.Name)
+		}
+		return change(old)
+	})
 }
 
 // create stores a new object. The server owns it from then on.
@@ -114,7 +130,7 @@ func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object
 		return nil, err
 	}
 	object.SetUID(s.newUID())
-	object.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+	object.SetCreationTimestamp(now())
 	object.SetDeletionTimestamp(nil)
 	object.SetDeletionGracePeriodSeconds(nil)
 	object.SetGeneration(1)
@@ -128,10 +144,7 @@ func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object
 
 // update replaces an object, or its status.
 func (s *Server) update(r operation, k *resource, object client.Object) (*version, error) {
-	return s.mutate(r, k, func(old *version) (client.Object, error) {
-		if old == nil {
-			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
-		}
+	return s.mutateExisting(r, k, func(old *version) (client.Object, error) {
 		return s.replace(r, k, old, object.DeepCopyObject().(client.Object))
 	})
 }
@@ -241,26 +254,23 @@ func removeFinalized(object client.Object) client.Object {
 
 // delete removes an object, or marks it for deletion. It returns the object that was removed or is marked.
 func (s *Server) delete(r operation, k *resource, options *metav1.DeleteOptions) (*version, error) {
-	return s.mutate(r, k, func(old *version) (client.Object, error) {
-		if old == nil {
-			return nil, apierrors.NewNotFound(k.gvr.GroupResource(), r.Name)
-		}
+	return s.mutateExisting(r, k, func(old *version) (client.Object, error) {
 		present := old.object
 		if err := checkPreconditions(k, present, options.Preconditions); err != nil {
 			return nil, err
 		}
-		object, now := present.DeepCopyObject().(client.Object), time.Now().Truncate(time.Second)
+		object, begin := present.DeepCopyObject().(client.Object), now().Time
 		grace := gracePeriod(present, options)
 		if present.GetDeletionTimestamp() != nil {
 			before := ptr.Deref(present.GetDeletionGracePeriodSeconds(), 0)
 			if before <= grace || options.GracePeriodSeconds == nil { // a later deletion may only shorten the grace period
 				return removeFinalizedOr(present), nil
 			}
-			now = present.GetDeletionTimestamp().Add(-time.Duration(before) * time.Second)
+			begin = present.GetDeletionTimestamp().Add(-time.Duration(before) * time.Second)
 		} else if object.GetGeneration() > 0 {
 			object.SetGeneration(object.GetGeneration() + 1)
 		}
-		object.SetDeletionTimestamp(ptr.To(metav1.NewTime(now.Add(time.Duration(grace) * time.Second))))
+		object.SetDeletionTimestamp(ptr.To(metav1.NewTime(begin.Add(time.Duration(grace) * time.Second))))
 		object.SetDeletionGracePeriodSeconds(&grace)
 		return removeFinalized(object), nil
 	})
@@ -277,7 +287,7 @@ func removeFinalizedOr(present client.Object) client.Object {
 // gracePeriod returns how long a Pod may take to terminate, in seconds; other objects are deleted at once.
 func gracePeriod(object client.Object, options *metav1.DeleteOptions) int64 {
 	pod, ok := object.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if !ok || pod.Spec.NodeName == "" || rules.Finished(pod) {
 		return 0
 	}
 	grace := ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds)
