@@ -150,7 +150,7 @@ func newSimulatedWorld(ctx context.Context, seed uint64, start StartManager) (*w
 	http.DefaultTransport = s // the transport of kubeconfigs without TLS
 	for isManagement, each := range map[bool]*simulatedCluster{true: s.management, false: s.workload} {
 		each.SetWatchDelay(s.staleness)
-		each.SetFate(s.fateIn(isManagement))
+		each.SetRefusal(s.refusalIn(isManagement))
 	}
 	w := &world{simulated: s, detach: func() {}, cluster: kwok.NewCluster(clusterName).WithExternalControlPlane()}
 	w.workload = &fleet.Workload{Client: s.workload.admin}
@@ -299,16 +299,16 @@ func (s *simulated) isPaused(management bool) func(string) bool {
 	}
 }
 
-// fateIn decides which requests to a cluster are refused.
-func (s *simulated) fateIn(management bool) func(apiserver.Request) apiserver.Fate {
-	return func(r apiserver.Request) apiserver.Fate {
+// refusalIn returns which requests to a cluster are refused, and with which error.
+func (s *simulated) refusalIn(management bool) func(apiserver.Request) error {
+	return func(r apiserver.Request) error {
 		s.mu.Lock()
 		refuse := s.refuse[management]
 		s.mu.Unlock()
 		if refuse == nil {
-			return apiserver.Fate{}
+			return nil
 		}
-		return apiserver.Fate{Refuse: refuse(r)}
+		return refuse(r)
 	}
 }
 

@@ -377,14 +377,14 @@ func (d directSubResource) Get(ctx context.Context, object, subResource client.O
 	return nil
 }
 
-func (d directSubResource) Create(ctx context.Context, object, subResource client.Object, _ ...client.SubResourceCreateOption) error {
+func (d directSubResource) Create(_ context.Context, object, subResource client.Object, _ ...client.SubResourceCreateOption) error {
 	r, _, err := d.client.begin("create", d.name, object)
 	if err != nil {
 		return err
 	}
 	switch body := subResource.(type) {
 	case *policyv1.Eviction:
-		return d.client.server.evict(ctx, r, body)
+		return d.client.server.evict(r, body)
 	case *corev1.Binding:
 		return d.client.server.bind(r, body)
 	}

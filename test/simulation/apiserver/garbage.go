@@ -8,6 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// garbageDelay is the time between the removal of an owner and the garbage collection.
+const garbageDelay = time.Second
+
 // isGarbage returns whether an object has owners, all of which are gone. The caller holds the lock.
 func (s *Server) isGarbage(object client.Object) bool {
 	owners := object.GetOwnerReferences()
@@ -19,21 +22,21 @@ func (s *Server) isGarbage(object client.Object) bool {
 	return len(owners) > 0
 }
 
-// scheduleCollection collects garbage after the delay. The caller holds the lock.
+// scheduleCollection collects garbage after garbageDelay. The caller holds the lock.
 func (s *Server) scheduleCollection() {
-	if s.garbageDelay < 0 || s.collector != nil {
+	if s.collector != nil {
 		return
 	}
-	s.collector = time.AfterFunc(s.garbageDelay, func() {
+	s.collector = time.AfterFunc(garbageDelay, func() {
 		s.mu.Lock()
 		s.collector = nil
 		s.mu.Unlock()
-		s.CollectGarbage()
+		s.collectGarbage()
 	})
 }
 
-// CollectGarbage deletes the objects whose owners are all gone, in the order of their keys, and those that they own in turn.
-func (s *Server) CollectGarbage() {
+// collectGarbage deletes the objects whose owners are all gone, in the order of their keys, and those that they own in turn.
+func (s *Server) collectGarbage() {
 	for {
 		var garbage []*version
 		s.mu.Lock()

@@ -3,10 +3,8 @@ package apiserver
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -50,7 +48,7 @@ type response struct {
 type transport struct{ server *Server }
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	s, ctx := t.server, req.Context()
+	s := t.server
 	var body []byte
 	if req.Body != nil {
 		var err error
@@ -63,53 +61,16 @@ func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	requested, fate := time.Now(), get(s, &s.fate)(r.Request)
-	if fate.Hang {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	if err := wait(ctx, fate.Before); err != nil {
-		return nil, err
-	}
-	if fate.LoseRequest {
-		return nil, networkError()
-	}
 	var answer response
-	if fate.Refuse != nil {
-		answer = refusal(fate.Refuse)
+	requested := time.Now()
+	if err := get(s, &s.refuse)(r.Request); err != nil {
+		answer = refusal(err)
 	} else {
 		answer = s.serve(req, r, body)
 	}
-	err = wait(ctx, fate.After)
 	s.record(req, r, body, answer, requested)
-	if err == nil && fate.LoseResponse {
-		err = networkError()
-	}
-	if err != nil {
-		if answer.watch != nil {
-			answer.watch.stop()
-		}
-		return nil, err
-	}
 	return answer.http(req), nil
 }
-
-// wait waits for a time, or until the context ends.
-func wait(ctx context.Context, duration time.Duration) error {
-	if duration <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func networkError() error { return &net.OpError{Op: "read", Net: "tcp", Err: io.ErrUnexpectedEOF} }
 
 func (a response) http(req *http.Request) *http.Response {
 	header := http.Header{"Content-Type": {a.contentType}}
@@ -213,7 +174,7 @@ func (s *Server) serveResource(req *http.Request, r operation, k *resource, body
 		}
 	case "eviction", "binding":
 		if k.gvr.Resource == "pods" && r.Verb == "create" {
-			return s.serveAction(req, r, body)
+			return s.serveAction(r, body)
 		}
 	}
 	return pageNotFound(), nil
@@ -348,7 +309,7 @@ func (s *Server) serveCollection(req *http.Request, r operation, k *resource, f 
 }
 
 // serveAction serves the subresources of Pods that are created.
-func (s *Server) serveAction(req *http.Request, r operation, body []byte) (response, error) {
+func (s *Server) serveAction(r operation, body []byte) (response, error) {
 	eviction, binding := &policyv1.Eviction{}, &corev1.Binding{}
 	var into any = eviction
 	if r.Subresource == "binding" {
@@ -361,7 +322,7 @@ func (s *Server) serveAction(req *http.Request, r operation, body []byte) (respo
 	if r.Subresource == "binding" {
 		err = s.bind(r, binding)
 	} else {
-		err = s.evict(req.Context(), r, eviction)
+		err = s.evict(r, eviction)
 	}
 	return response{code: http.StatusCreated, contentType: contentJSON, body: success}, err
 }

@@ -6,7 +6,6 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/binary"
 	"math/rand/v2"
 	"net/http"
@@ -31,29 +30,12 @@ type Options struct {
 	Scheme *runtime.Scheme
 	// Random is the source of UIDs and of the names that are generated.
 	Random *rand.Rand
-	// GarbageDelay is the time between the removal of an owner and the garbage collection, 1 s by default. If it is negative, objects are
-	// collected by calls of CollectGarbage only.
-	GarbageDelay time.Duration
 }
 
-// Request describes one HTTP request to decide its fate. Verb is that of the audit log (get, list, watch, create, update, patch, delete,
+// Request describes one HTTP request. Verb is that of the audit log (get, list, watch, create, update, patch, delete,
 // deletecollection). Name is empty for a creation, also if the object has a name.
 type Request struct {
 	User, UserAgent, Verb, Group, Version, Resource, Subresource, Namespace, Name string
-}
-
-// Fate is what happens to a request. The zero value: it is served at once.
-type Fate struct {
-	// Before and After are the time before the effect and the time between the effect and the response.
-	Before, After time.Duration
-	// LoseRequest lets the request fail with a network error after Before, without an effect.
-	LoseRequest bool
-	// LoseResponse lets the request fail with a network error after its effect.
-	LoseResponse bool
-	// Hang lets the request wait until its context ends. It has no effect.
-	Hang bool
-	// Refuse is an error with a status (apierrors.APIStatus) that is the response; the request has no effect.
-	Refuse error
 }
 
 // Change is one stored write. Old is nil for a creation, New is nil for a removal. The objects are shared: read only.
@@ -66,17 +48,14 @@ type Change struct {
 
 // Server is an API server with its store.
 type Server struct {
-	name         string
-	scheme       *runtime.Scheme
-	garbageDelay time.Duration
+	name   string
+	scheme *runtime.Scheme
 
 	// mu is never held while anything blocks, and no hook but watchDelay is called with it. It protects all that follows.
 	mu sync.Mutex
 
-	fate       func(Request) Fate
+	refuse     func(Request) error
 	watchDelay func(Request) time.Duration
-	admission  func(ctx Request, old, updated client.Object) error
-	gap        func(ctx context.Context, r Request) error
 	onChange   []func(Change)
 
 	random    *rand.Rand
@@ -94,41 +73,26 @@ type Server struct {
 // New returns a server that stores nothing.
 func New(options Options) *Server {
 	s := &Server{
-		name:         options.Name,
-		scheme:       options.Scheme,
-		random:       options.Random,
-		garbageDelay: options.GarbageDelay,
-		fate:         func(Request) Fate { return Fate{} },
-		watchDelay:   func(Request) time.Duration { return 0 },
-		admission:    func(Request, client.Object, client.Object) error { return nil },
-		gap:          func(context.Context, Request) error { return nil },
-		resources:    map[schema.GroupVersionResource]*resource{},
-		owners:       map[types.UID]bool{},
-		applied:      map[appliedKey]map[string]any{},
-	}
-	if s.garbageDelay == 0 {
-		s.garbageDelay = time.Second
+		name:       options.Name,
+		scheme:     options.Scheme,
+		random:     options.Random,
+		refuse:     func(Request) error { return nil },
+		watchDelay: func(Request) time.Duration { return 0 },
+		resources:  map[schema.GroupVersionResource]*resource{},
+		owners:     map[types.UID]bool{},
+		applied:    map[appliedKey]map[string]any{},
 	}
 	s.addBuiltIns()
 	return s
 }
 
-// SetFate sets the function that decides the fate of each HTTP request.
-func (s *Server) SetFate(fate func(Request) Fate) { set(s, &s.fate, fate) }
+// SetRefusal sets the function that is called with each HTTP request. If it returns an error with a status (apierrors.APIStatus), the
+// request is not carried out, and the error is its response.
+func (s *Server) SetRefusal(refuse func(Request) error) { set(s, &s.refuse, refuse) }
 
 // SetWatchDelay sets how late each event of a watch over HTTP is delivered; the order within one watch is kept. The function is called
 // while the server is locked: it must not call the server.
 func (s *Server) SetWatchDelay(delay func(Request) time.Duration) { set(s, &s.watchDelay, delay) }
-
-// SetAdmission adds validation: an error (apierrors.APIStatus) refuses the write. A deletion has no updated object. The function is called
-// again if another write of the object comes between.
-func (s *Server) SetAdmission(admit func(ctx Request, old, updated client.Object) error) {
-	set(s, &s.admission, admit)
-}
-
-// SetEvictionGap sets a function that is called after an eviction has decremented its budget and before it deletes the Pod. It may wait. An
-// error ends the eviction; the budget stays decremented.
-func (s *Server) SetEvictionGap(gap func(ctx context.Context, r Request) error) { set(s, &s.gap, gap) }
 
 // set and get access a hook, which may be exchanged while the server is in use.
 func set[T any](s *Server, hook *T, value T) {
@@ -171,13 +135,6 @@ func (s *Server) notify() {
 		s.mu.Lock()
 	}
 	s.notifying = false
-}
-
-// Revision returns the revision of the last write.
-func (s *Server) Revision() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.revision
 }
 
 // Transport serves HTTP requests, as the kube-apiserver does.

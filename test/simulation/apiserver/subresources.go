@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -26,7 +25,7 @@ import (
 const maxDisruptedPods = 2000
 
 // evict evicts a Pod: it decrements its budget, and then deletes the Pod.
-func (s *Server) evict(ctx context.Context, r operation, eviction *policyv1.Eviction) error {
+func (s *Server) evict(r operation, eviction *policyv1.Eviction) error {
 	pods := s.pods()
 	if eviction.Name != "" && eviction.Name != r.Name {
 		return apierrors.NewBadRequest("name in URL does not match name in Eviction object")
@@ -51,9 +50,6 @@ func (s *Server) evict(ctx context.Context, r operation, eviction *policyv1.Evic
 		return s.evictUnhealthy(r, pods, pod, budget, options)
 	}
 	if err := s.decrement(r, budget.Name); err != nil {
-		return err
-	}
-	if err := get(s, &s.gap)(ctx, r.Request); err != nil {
 		return err
 	}
 	return s.deleteEvicted(r, pods, options)

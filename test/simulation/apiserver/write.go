@@ -51,13 +51,6 @@ func (s *Server) mutate(r operation, k *resource, change func(old *version) (cli
 				return old, nil
 			}
 		}
-		admitted := object
-		if r.Verb == "delete" || r.Verb == "deletecollection" {
-			admitted = nil
-		}
-		if err := get(s, &s.admission)(r.Request, present, admitted); err != nil {
-			return nil, err
-		}
 		if present != nil && object != nil {
 			object.SetResourceVersion(present.GetResourceVersion())
 			if apiequality.Semantic.DeepEqual(present, object) {

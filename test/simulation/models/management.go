@@ -35,22 +35,14 @@ type ManagementOptions struct {
 	Workload func(cluster client.ObjectKey) client.Client
 	// Server returns the URL of a workload cluster for its kubeconfig.
 	Server func(cluster client.ObjectKey) string
-	// MachineDelay and MachineDeletionDelay are the longest times that the infrastructure takes to create and to delete a machine, 5 s and 3 s
-	// by default.
-	MachineDelay, MachineDeletionDelay time.Duration
 }
 
-// Names of the models of a management cluster.
 const (
-	Cluster           = "cluster"
-	Machine           = "machine"
-	MachineSet        = "machineset"
-	MachineDeployment = "machinedeployment"
-	Infrastructure    = "infrastructure"
+	// coreUser is the user of Cluster API's core manager.
+	coreUser = "capi-core"
+	// creationDelay and deletionDelay are the longest times that the infrastructure takes to create and to delete a machine.
+	creationDelay, deletionDelay = 5 * time.Second, 3 * time.Second
 )
-
-// coreUser is the user of Cluster API's core manager.
-const coreUser = "capi-core"
 
 // Management returns all models of a management cluster. Its infrastructure is that of test/infrastructure/kwok.
 func Management(options ManagementOptions) []Model {
@@ -60,13 +52,13 @@ func Management(options ManagementOptions) []Model {
 	sets := &machineSets{random: newRandom(options.Random)}
 	return []Model{
 		{
-			Name: Cluster, User: coreUser, Run: (&clusters{options}).run,
+			Name: "cluster", User: coreUser, Run: (&clusters{options}).run,
 			Kinds: []client.Object{cluster, machine, set, deployment, infraCluster, controlPlane, &corev1.Secret{}},
 		},
-		{Name: Machine, User: coreUser, Kinds: []client.Object{cluster, machine, infraMachine, controlPlane}, Run: (&machines{options}).run},
-		{Name: MachineSet, User: coreUser, Kinds: []client.Object{cluster, machine, set, deployment}, Run: sets.run},
-		{Name: MachineDeployment, User: coreUser, Kinds: []client.Object{cluster, set, deployment}, Run: (&machineDeployments{hashes{}}).run},
-		{Name: Infrastructure, User: "infrastructure", Kinds: []client.Object{cluster, machine, infraMachine}, Run: kwokMachines.run},
+		{Name: "machine", User: coreUser, Kinds: []client.Object{cluster, machine, infraMachine, controlPlane}, Run: (&machines{options}).run},
+		{Name: "machineset", User: coreUser, Kinds: []client.Object{cluster, machine, set, deployment}, Run: sets.run},
+		{Name: "machinedeployment", User: coreUser, Kinds: []client.Object{cluster, set, deployment}, Run: (&machineDeployments{hashes{}}).run},
+		{Name: "infrastructure", User: "infrastructure", Kinds: []client.Object{cluster, machine, infraMachine}, Run: kwokMachines.run},
 	}
 }
 
@@ -246,7 +238,7 @@ func (m *kwokMachines) reconcile(ctx context.Context, c client.Client, infraMach
 	if workload == nil || !isDue || annotations.IsPaused(cluster, infraMachine) || machine.DeletionTimestamp != nil {
 		return 0, nil
 	}
-	if rest := m.wait(infraMachine, cmp.Or(m.options.MachineDelay, 5*time.Second)); rest > 0 {
+	if rest := m.wait(infraMachine, creationDelay); rest > 0 {
 		return rest, nil
 	}
 	node := newNode(machine)
@@ -290,7 +282,7 @@ func (m *kwokMachines) delete(ctx context.Context, c client.Client, infraMachine
 	if !controllerutil.ContainsFinalizer(infraMachine, infrav1.KwokMachineFinalizer) {
 		return 0, nil
 	}
-	if rest := m.wait(infraMachine, cmp.Or(m.options.MachineDeletionDelay, 3*time.Second)); rest > 0 {
+	if rest := m.wait(infraMachine, deletionDelay); rest > 0 {
 		return rest, nil
 	}
 	if workload != nil {

@@ -45,8 +45,6 @@ type Model struct {
 type Options struct {
 	// Random is the source of the random delays. Start draws one seed for each model from it.
 	Random *rand.Rand
-	// Delay returns how long a model waits after a change. The default is a random delay between 5 ms and 1 s, mostly a short one.
-	Delay func(model string) time.Duration
 	// Paused returns whether a model is paused: a fault. It is polled.
 	Paused func(model string) bool
 	// OnError is called with each error that is not a conflict.
@@ -157,12 +155,11 @@ func (r *runner) report(err error) {
 	}
 }
 
+// delay returns how long the model waits after a change: mostly a short time.
 func (r *runner) delay() time.Duration {
 	switch {
 	case r.Immediate:
 		return 0
-	case r.options.Delay != nil:
-		return r.options.Delay(r.Name)
 	case r.random.IntN(5) > 0:
 		return between(r.random, 5*time.Millisecond, 50*time.Millisecond)
 	default:

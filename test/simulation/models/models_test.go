@@ -263,13 +263,13 @@ func TestEvictionAndBudget(t *testing.T) {
 
 func TestPause(t *testing.T) {
 	simulate(t, func(w *world) {
-		w.fault(func() { w.paused[Scheduler] = true })
+		w.fault(func() { w.paused["scheduler"] = true })
 		w.create(newDeployment("web", 2))
 		time.Sleep(time.Minute)
 		pods := w.pods("web")
 		w.Expect(pods).To(HaveLen(2))
 		w.Expect(pods[0].Spec.NodeName).To(BeEmpty())
-		w.fault(func() { w.paused[Scheduler] = false })
+		w.fault(func() { w.paused["scheduler"] = false })
 		w.isAvailable("web", 2)
 	})
 }

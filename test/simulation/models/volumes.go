@@ -26,8 +26,8 @@ const (
 	attacherFinalizer = "external-attacher/csi-test"
 	// heldPoll is how often a volume that a fault holds is looked at.
 	heldPoll = time.Second
-	// defaultDetachDelay is the default of WorkloadOptions.DetachDelay.
-	defaultDetachDelay = 2 * time.Second
+	// detachDelay is the longest time that the detachment of a volume takes.
+	detachDelay = 2 * time.Second
 )
 
 // volumes is the attach/detach controller and the attacher of the CSI driver.
@@ -111,7 +111,7 @@ func usedVolumes(ctx context.Context, c client.Client, pods []*corev1.Pod) (used
 // detach removes the finalizer of a VolumeAttachment that was deleted, after a delay.
 func (v *volumes) detach(ctx context.Context, c client.Client, attachment *storagev1.VolumeAttachment) (time.Duration, error) {
 	if _, known := v.detached[attachment.UID]; !known {
-		v.detached[attachment.UID] = time.Now().Add(between(v.random, 0, cmp.Or(v.options.DetachDelay, defaultDetachDelay)))
+		v.detached[attachment.UID] = time.Now().Add(between(v.random, 0, detachDelay))
 	}
 	if rest := time.Until(v.detached[attachment.UID]); rest > 0 {
 		return rest, nil

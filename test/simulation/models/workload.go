@@ -27,27 +27,9 @@ type WorkloadOptions struct {
 	Random *rand.Rand
 	// PodReadyDelay and PodDeletionDelay apply to Pods without the annotations of test/controlplane.
 	PodReadyDelay, PodDeletionDelay time.Duration
-	// DetachDelay is the longest time that the detachment of a volume takes, 2 s by default.
-	DetachDelay time.Duration
 	// Held returns whether a PersistentVolume stays attached: a fault. It is polled.
 	Held func(volume string) bool
 }
-
-// Names of the models of a workload cluster.
-const (
-	Deployment      = "deployment"
-	ReplicaSet      = "replicaset"
-	StatefulSet     = "statefulset"
-	DaemonSet       = "daemonset"
-	Job             = "job"
-	Scheduler       = "scheduler"
-	Kubelet         = "kubelet"
-	NodeLifecycle   = "node-lifecycle"
-	PodGC           = "pod-garbage-collector"
-	Disruption      = "disruption"
-	AttachDetach    = "attachdetach"
-	ServiceAccounts = "service-account"
-)
 
 // Workload returns all models of a workload cluster.
 func Workload(options WorkloadOptions) []Model {
@@ -56,21 +38,21 @@ func Workload(options WorkloadOptions) []Model {
 	scheduler, kubelets := &scheduler{newRandom(options.Random)}, &kubelets{options: options, stages: map[types.UID]stage{}}
 	volumes := &volumes{options: options, random: newRandom(options.Random), detached: map[types.UID]time.Time{}}
 	models := []Model{
-		{Name: Deployment, Kinds: []client.Object{&appsv1.Deployment{}, &appsv1.ReplicaSet{}}, Run: d.run},
-		{Name: ReplicaSet, Kinds: []client.Object{&appsv1.ReplicaSet{}, pod}, Run: runReplicaSets},
-		{Name: StatefulSet, Kinds: []client.Object{&appsv1.StatefulSet{}, pod}, Run: s.run},
-		{Name: DaemonSet, Kinds: []client.Object{&appsv1.DaemonSet{}, pod, node}, Run: n.run},
-		{Name: Job, Kinds: []client.Object{&batchv1.Job{}, pod}, Run: (&jobs{map[types.UID]map[types.UID]bool{}}).run},
-		{Name: Scheduler, User: "system:kube-scheduler", Kinds: []client.Object{pod, node}, Run: scheduler.run},
-		{Name: Kubelet, User: "system:node", Kinds: []client.Object{pod, node}, Run: kubelets.run},
-		{Name: NodeLifecycle, Kinds: []client.Object{pod, node}, Run: (&nodeLifecycle{map[types.UID]time.Time{}}).run},
-		{Name: PodGC, Kinds: []client.Object{pod, node}, Run: (&podGC{map[types.UID]time.Time{}}).run},
+		{Name: "deployment", Kinds: []client.Object{&appsv1.Deployment{}, &appsv1.ReplicaSet{}}, Run: d.run},
+		{Name: "replicaset", Kinds: []client.Object{&appsv1.ReplicaSet{}, pod}, Run: runReplicaSets},
+		{Name: "statefulset", Kinds: []client.Object{&appsv1.StatefulSet{}, pod}, Run: s.run},
+		{Name: "daemonset", Kinds: []client.Object{&appsv1.DaemonSet{}, pod, node}, Run: n.run},
+		{Name: "job", Kinds: []client.Object{&batchv1.Job{}, pod}, Run: (&jobs{map[types.UID]map[types.UID]bool{}}).run},
+		{Name: "scheduler", User: "system:kube-scheduler", Kinds: []client.Object{pod, node}, Run: scheduler.run},
+		{Name: "kubelet", User: "system:node", Kinds: []client.Object{pod, node}, Run: kubelets.run},
+		{Name: "node-lifecycle", Kinds: []client.Object{pod, node}, Run: (&nodeLifecycle{map[types.UID]time.Time{}}).run},
+		{Name: "pod-garbage-collector", Kinds: []client.Object{pod, node}, Run: (&podGC{map[types.UID]time.Time{}}).run},
 		{
-			Name: Disruption, Run: runDisruption,
+			Name: "disruption", Run: runDisruption,
 			Kinds: []client.Object{&policyv1.PodDisruptionBudget{}, pod, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{}},
 		},
-		{Name: AttachDetach, Kinds: []client.Object{pod, node, &storagev1.VolumeAttachment{}}, Run: volumes.run},
-		{Name: ServiceAccounts, Kinds: []client.Object{&corev1.Namespace{}}, Immediate: true, Run: runServiceAccounts},
+		{Name: "attachdetach", Kinds: []client.Object{pod, node, &storagev1.VolumeAttachment{}}, Run: volumes.run},
+		{Name: "service-account", Kinds: []client.Object{&corev1.Namespace{}}, Immediate: true, Run: runServiceAccounts},
 	}
 	for i := range models {
 		models[i].User = cmp.Or(models[i].User, "system:serviceaccount:kube-system:"+models[i].Name+"-controller")
