@@ -10,7 +10,7 @@ import (
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 )
 
-// serveDocument serves what is not about objects: discovery, health and version.
+// serveDocument serves discovery, health and the version.
 func (s *Server) serveDocument(req *http.Request) response {
 	path := strings.Trim(req.URL.Path, "/")
 	var document any

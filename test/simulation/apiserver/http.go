@@ -32,7 +32,7 @@ type served struct {
 	body  []byte
 }
 
-// response is what a request is answered with.
+// response is the response to a request.
 type response struct {
 	code        int
 	contentType string
@@ -100,10 +100,10 @@ func (s *Server) record(req *http.Request, r operation, body []byte, answer resp
 	s.audit = append(s.audit, served{event, body})
 }
 
-// requestInfos tells from the URL of a request what it is about.
+// requestInfos parses the URLs of requests.
 var requestInfos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// parse returns what a request is about.
+// parse returns the operation that a request asks for.
 func parse(req *http.Request) (operation, error) {
 	info, err := requestInfos.NewRequestInfo(req)
 	if err != nil {
@@ -119,7 +119,7 @@ func parse(req *http.Request) (operation, error) {
 	}, nil
 }
 
-// refusal is the response for an error.
+// refusal returns the response with an error.
 func refusal(err error) response {
 	var known apierrors.APIStatus
 	status := apierrors.NewInternalError(err).Status()
@@ -218,7 +218,7 @@ func (s *Server) serveVerb(req *http.Request, r operation, k *resource, body []b
 	return objectResponse(code, f, stored)
 }
 
-// objectResponse is the response with an object.
+// objectResponse returns the response with an object.
 func objectResponse(code int, f format, stored *version) (response, error) {
 	encoded, err := f.object(stored)
 	return response{code: code, contentType: f.contentType(), body: encoded, object: stored.object.GetName()}, err

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// resource is a kind of objects that the server serves, with its objects.
+// resource is a resource of the API, with its objects.
 type resource struct {
 	gvr                       schema.GroupVersionResource
 	kind                      string
@@ -62,7 +62,7 @@ autoscaling/v2 HorizontalPodAutoscaler=horizontalpodautoscalers,s
 scheduling.k8s.io/v1 PriorityClass=priorityclasses,c
 `
 
-// keyPrefixes are those that are not /registry/ and the plural.
+// keyPrefixes are the prefixes of keys in etcd that differ from /registry/<plural>/.
 var keyPrefixes = map[string]string{
 	"nodes":                     "/registry/minions/",
 	"services":                  "/registry/services/specs/",
@@ -94,7 +94,7 @@ func (s *Server) addBuiltIns() {
 	}
 }
 
-// setGoType finds out whether the scheme has a Go type for the kind.
+// setGoType records whether the scheme has a Go type for the kind.
 func (s *Server) setGoType(k *resource) {
 	object, err := s.scheme.New(k.gvk())
 	if err != nil {
@@ -154,7 +154,7 @@ func definitionOf(object client.Object) (*apiextensionsv1.CustomResourceDefiniti
 	return definition, errors.WithStack(runtime.DefaultUnstructuredConverter.FromUnstructured(content, definition))
 }
 
-// undefine stops to serve the kinds of a CustomResourceDefinition and removes their objects.
+// undefine stops serving the kind of a CustomResourceDefinition and removes its objects.
 func (s *Server) undefine(definition *apiextensionsv1.CustomResourceDefinition) {
 	for _, k := range s.sorted() {
 		if !k.custom || k.gvr.Group != definition.Spec.Group || k.gvr.Resource != definition.Spec.Names.Plural {
@@ -181,14 +181,14 @@ func (s *Server) sorted() []*resource {
 	return all
 }
 
-// resource returns what is served at a path.
+// resource returns a served resource, or nil.
 func (s *Server) resource(gvr schema.GroupVersionResource) *resource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.resources[gvr]
 }
 
-// resourceOf returns the resource of a kind.
+// resourceOf returns the served resource of a kind.
 func (s *Server) resourceOf(gvk schema.GroupVersionKind) (*resource, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ type customSchema struct {
 	defaults   bool // it has any
 }
 
-// schemas has the schemas by kind, because many servers in a row define the same kinds, and parsing takes longer than a simulation.
+// schemas caches the parsed schemas by kind: many servers in a row define the same kinds, and parsing takes longer than a simulation.
 var schemas sync.Map
 
 // schemaOf returns the schema of a custom resource.

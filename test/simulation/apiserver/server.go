@@ -1,8 +1,24 @@
-// Package apiserver is an API server in memory, with the semantics of a kube-apiserver that controllers depend on: resourceVersions and
-// conflicts, subresources, finalizers, graceful deletion, evictions, watches that resume, CustomResourceDefinitions with defaults, and
-// garbage collection. Clients reach it through an http.RoundTripper, which can delay, lose and refuse requests, or directly.
+// Package apiserver stands for the kube-apiserver and etcd of a cluster in a simulation. It serves the Kubernetes API from memory, over an
+// http.RoundTripper or to a direct client, with the semantics that controllers depend on: resourceVersions and conflicts, generations,
+// subresources, finalizers, graceful deletion, evictions and their budgets, patches and applies, watches that resume or expire, and
+// CustomResourceDefinitions with defaults. It also collects garbage, as kube-controller-manager does.
 //
 // All of it works inside a bubble of testing/synctest: it blocks only on channels and timers that it creates when it is called.
+//
+// It approximates or omits what this project does not depend on:
+//
+//   - There is no authentication, authorization or flow control. The user is the one of the request's headers.
+//   - Webhooks and admission policies are stored, but not called.
+//   - Little is validated: names, UIDs, resourceVersions and finalizers. Neither schemas nor immutable fields are checked, and unknown
+//     fields are not pruned from custom resources that have no Go type.
+//   - There is no ownership of fields: an apply never conflicts. Only from custom resources, it removes what the same manager applied
+//     before and does not apply any more.
+//   - A CustomResourceDefinition is served in one version, without conversion. Built-in kinds get only the defaults that controllers need.
+//   - A list returns all present objects: limit, continue and resourceVersion are ignored. Watches send a bookmark only after their initial
+//     events, and the history is compacted only by BreakWatches.
+//   - Garbage collection is always in the background: propagation policies are ignored.
+//   - A namespaced object needs no Namespace, and the deletion of a Namespace deletes nothing in it.
+//   - There is no OpenAPI document, no aggregated discovery, and no table format.
 package apiserver
 
 import (
@@ -22,7 +38,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// Options of a Server.
+// Options are the options of New.
 type Options struct {
 	// Name is the host name in URLs.
 	Name string

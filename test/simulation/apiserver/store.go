@@ -20,7 +20,7 @@ type version struct {
 	encodings [4]encoding // by format
 }
 
-// logged is a write, for watches. Updated is nil for a removal.
+// logged is a write in the history from which watches resume. old is nil for a creation, new is nil for a removal.
 type logged struct {
 	revision int64
 	old, new *version

@@ -21,7 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// maxDisruptedPods is how many evictions the disruption controller may not have seen.
+// maxDisruptedPods is how many evictions of a budget the disruption controller may not have observed yet.
 const maxDisruptedPods = 2000
 
 // evict evicts a Pod: it decrements its budget, and then deletes the Pod.
@@ -55,7 +55,8 @@ func (s *Server) evict(r operation, eviction *policyv1.Eviction) error {
 	return s.deleteEvicted(r, pods, options)
 }
 
-// evictUnprotected evicts a Pod that no budget protects: it has ended or has not started. It returns any other Pod without evicting it.
+// evictUnprotected evicts a Pod that no budget protects: one that is pending, finished or being deleted. It returns any other Pod without
+// evicting it.
 func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.DeleteOptions) (*corev1.Pod, error) {
 	for {
 		pod, err := s.pod(pods, r)
@@ -76,7 +77,7 @@ func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.D
 	}
 }
 
-// isTerminal returns whether a Pod has ended or is being deleted.
+// isTerminal returns whether a Pod is finished or being deleted.
 func isTerminal(pod *corev1.Pod) bool {
 	return rules.Finished(pod) || pod.DeletionTimestamp != nil
 }
@@ -175,7 +176,7 @@ func (s *Server) decrement(r operation, name string) error {
 	return err
 }
 
-// allowsDisruption returns the error of an eviction that a budget does not allow.
+// allowsDisruption returns an error if a budget does not allow an eviction.
 func allowsDisruption(budget *policyv1.PodDisruptionBudget) error {
 	status := budget.Status
 	gr := schema.GroupResource{Group: policyv1.GroupName, Resource: "poddisruptionbudget"}

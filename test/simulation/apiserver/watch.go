@@ -32,7 +32,7 @@ type delivery struct {
 	status *metav1.Status
 }
 
-// watcher has the events of a watch that its client has not read yet. The server's lock protects it.
+// watcher is a watch, with the events that its client has not read yet. The server's lock protects it.
 type watcher struct {
 	server   *Server
 	request  Request
@@ -92,7 +92,7 @@ func (s *Server) bookmark(k *resource) *version {
 	return &version{resource: k, object: object}
 }
 
-// offer adds the event that a write is for the watch, if it is one. The caller holds the server's lock.
+// offer queues the event that the watch delivers for a write, if there is one. The caller holds the server's lock.
 func (w *watcher) offer(entry *logged, now time.Time) {
 	matched := entry.old != nil && w.options.selector.matches(entry.old)
 	matches := entry.new != nil && w.options.selector.matches(entry.new)
@@ -228,7 +228,7 @@ func (b *watchBody) Read(p []byte) (int, error) {
 	for len(b.buffer) == 0 {
 		events, err := b.watcher.take(b.ctx)
 		if err != nil && b.ctx.Err() != nil {
-			err = io.EOF // a client that has left is not told: the filters of client-go would wait forever to pass on the error
+			err = io.EOF // not the error of the context: client-go would block forever to pass it on
 		}
 		if err != nil {
 			return 0, err

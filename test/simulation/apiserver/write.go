@@ -237,7 +237,7 @@ func checkFinalizers(r operation, k *resource, present, object client.Object) er
 	return nil
 }
 
-// removeFinalized returns nil for an object whose deletion need not wait for anything any more.
+// removeFinalized returns nil, for a removal, if the object is deleted and has neither finalizers nor a grace period.
 func removeFinalized(object client.Object) client.Object {
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
 		return nil
@@ -269,7 +269,7 @@ func (s *Server) delete(r operation, k *resource, options *metav1.DeleteOptions)
 	})
 }
 
-// removeFinalizedOr returns the present object, for no write, unless it can be removed.
+// removeFinalizedOr returns nil, for a removal, if the present object can be removed, and otherwise that object, for no write.
 func removeFinalizedOr(present client.Object) client.Object {
 	if removeFinalized(present) == nil {
 		return nil
@@ -336,7 +336,7 @@ func setStatus(object, from client.Object) {
 	}
 }
 
-// sameSpec returns whether two objects differ at most in metadata and status.
+// sameSpec returns whether two objects differ at most in metadata and status, for the generation.
 func sameSpec(a, b client.Object) bool {
 	if content, ok := a.(*unstructured.Unstructured); ok {
 		other, _ := b.(*unstructured.Unstructured)

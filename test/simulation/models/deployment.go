@@ -27,6 +27,7 @@ const (
 	maxReplicasAnnotation     = "deployment.kubernetes.io/max-replicas"
 )
 
+// deployments is the Deployment controller.
 type deployments struct{ hashes hashes }
 
 func (d *deployments) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
@@ -81,12 +82,12 @@ func (d *deployments) reconcile(ctx context.Context, c client.Client, deployment
 }
 
 // nextShares returns how many replicas each ReplicaSet has after the next step, by UID.
-func (r *rollout) nextShares() map[types.UID]*shareOf {
-	shares := map[types.UID]*shareOf{}
-	var oldShares []*shareOf
+func (r *rollout) nextShares() map[types.UID]*replicaShare {
+	shares := map[types.UID]*replicaShare{}
+	var oldShares []*replicaShare
 	remaining := int32(0) // Pods of old ReplicaSets
 	for _, set := range r.sets {
-		shares[set.UID] = &shareOf{replicas: ptr.Deref(set.Spec.Replicas, 1), available: set.Status.AvailableReplicas}
+		shares[set.UID] = &replicaShare{replicas: ptr.Deref(set.Spec.Replicas, 1), available: set.Status.AvailableReplicas}
 		if set != r.newest {
 			oldShares = append(oldShares, shares[set.UID])
 			remaining += set.Status.Replicas + ptr.Deref(set.Status.TerminatingReplicas, 0)
@@ -107,7 +108,7 @@ func (r *rollout) nextShares() map[types.UID]*shareOf {
 }
 
 // scale sets the replicas and the annotations of the ReplicaSets.
-func (r *rollout) scale(ctx context.Context, c client.Client, shares map[types.UID]*shareOf) (failed error) {
+func (r *rollout) scale(ctx context.Context, c client.Client, shares map[types.UID]*replicaShare) (failed error) {
 	for _, set := range r.sets {
 		_, err := update(ctx, c, set, func(set *appsv1.ReplicaSet) {
 			set.Spec.Replicas = ptr.To(shares[set.UID].replicas)
@@ -147,7 +148,7 @@ func revisionOf(set *appsv1.ReplicaSet) int {
 	return revision
 }
 
-// newReplicaSet returns one without replicas. The next step of the rolling update scales it.
+// newReplicaSet returns a ReplicaSet without replicas. The next step of the rolling update scales it.
 func newReplicaSet(deployment *appsv1.Deployment, hash string, revision int) *appsv1.ReplicaSet {
 	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: deployment.Namespace, Name: deployment.Name + "-" + hash,
@@ -199,6 +200,7 @@ func setDeploymentCondition(status *appsv1.DeploymentStatus, conditionType appsv
 	}
 }
 
+// runReplicaSets is the ReplicaSet controller.
 func runReplicaSets(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
 	sets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
 	if err := read(ctx, c, sets, pods); err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// disruptionTimeout is how long an eviction counts whose Pod is not deleted.
+// disruptionTimeout is how long an eviction counts as a disruption while its Pod is not deleted.
 const disruptionTimeout = 2 * time.Minute
 
 // runDisruption sets the status of all PodDisruptionBudgets, as the disruption controller does.
@@ -63,6 +63,7 @@ type scale struct {
 	replicas   int32
 }
 
+// countBudget sets the status of a PodDisruptionBudget. It returns after how much time an eviction no longer counts.
 func countBudget(
 	ctx context.Context, c client.Client, budget *policyv1.PodDisruptionBudget, pods []*corev1.Pod, scales map[types.UID]scale,
 ) (again time.Duration, _ error) {

@@ -21,21 +21,22 @@ import (
 const (
 	// reasonStatusUnknown is the reason of a Ready condition that the node lifecycle controller has set. A kubelet that runs replaces it.
 	reasonStatusUnknown = "NodeStatusUnknown"
-	// nodeGrace is how long a kubelet may not report before its Node is unreachable.
+	// nodeGrace is the time after which the Node of a stopped kubelet becomes unreachable.
 	nodeGrace = 50 * time.Second
 	// readyAgainDelay is how long a kubelet takes to notice that another actor has set a Pod to not ready.
 	readyAgainDelay = time.Second
-	// quarantine is how long Pods exist without their Node.
+	// quarantine is how long Pods exist after the Node to which they are bound was deleted.
 	quarantine = 30 * time.Second
 )
 
-// kubelets are those of all Nodes with controlplane.KubeletLabel. They report Nodes as ready, and start, complete and terminate Pods.
+// kubelets are the kubelets of all Nodes with controlplane.KubeletLabel. They report Nodes as ready, and start, complete and terminate
+// Pods.
 type kubelets struct {
 	options WorkloadOptions
 	stages  map[types.UID]stage
 }
 
-// stage is what a kubelet waits for with a Pod.
+// stage is the part of the life of a Pod after which the kubelet acts.
 type stage struct {
 	name  string
 	since time.Time
@@ -95,7 +96,7 @@ func register(node *corev1.Node) {
 	info.OperatingSystem, info.Architecture, info.MachineID = "linux", "amd64", node.Name
 }
 
-// serve brings a Pod one stage further. It returns when the next stage is due.
+// serve ends the present stage of a Pod if that is due. Otherwise it returns the time until then.
 func (k *kubelets) serve(ctx context.Context, c client.Client, pod *corev1.Pod, node *corev1.Node) (time.Duration, error) {
 	if pod.DeletionTimestamp != nil {
 		return k.terminate(ctx, c, pod)
@@ -168,7 +169,9 @@ func start(pod *corev1.Pod) {
 	status := &pod.Status
 	status.Phase, status.StartTime, status.PodIP, status.HostIP = corev1.PodRunning, ptr.To(now()), "10.244.0.1", "127.0.0.1"
 	status.PodIPs, status.HostIPs = []corev1.PodIP{{IP: status.PodIP}}, []corev1.HostIP{{IP: status.HostIP}}
-	conditions := []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady, corev1.PodScheduled}
+	conditions := []corev1.PodConditionType{
+		corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady, corev1.PodScheduled,
+	}
 	for _, gate := range pod.Spec.ReadinessGates {
 		conditions = append(conditions, gate.ConditionType)
 	}

@@ -193,7 +193,7 @@ func (s *machineScope) setStatus() {
 	}
 }
 
-// reconcileDelete returns whether the Machine can be removed.
+// reconcileDelete does the next step of the deletion. It returns whether the Machine can be removed.
 func (s *machineScope) reconcileDelete(ctx context.Context) (again time.Duration, deleted bool, _ error) {
 	s.reason, s.message = clusterv1.MachineDeletingReason, "Deletion started"
 	deletion := s.machine.Status.Deletion
@@ -265,7 +265,7 @@ func (s *machineScope) vacateNode(
 	return 0, true, nil
 }
 
-// hooks returns the annotations with a prefix.
+// hooks returns the keys of the annotations with a prefix, as a list.
 func (s *machineScope) hooks(prefix string) string {
 	var hooks []string
 	for key := range s.machine.Annotations {
@@ -277,7 +277,8 @@ func (s *machineScope) hooks(prefix string) string {
 	return strings.Join(hooks, ",")
 }
 
-// isDeleteNodeAllowed returns whether the Machine has a Node that is drained and deleted.
+// isDeleteNodeAllowed returns whether the Machine controller drains and deletes the Node. It does neither if the Cluster or its control
+// plane is being deleted, or if no other control plane would remain.
 func (s *machineScope) isDeleteNodeAllowed(ctx context.Context) (bool, error) {
 	if s.cluster.DeletionTimestamp != nil || !s.machine.Status.NodeRef.IsDefined() {
 		return false, nil
@@ -298,7 +299,7 @@ func (s *machineScope) isDeleteNodeAllowed(ctx context.Context) (bool, error) {
 	return slices.ContainsFunc(all.Items, func(m clusterv1.Machine) bool { return m.DeletionTimestamp == nil }), errors.Wrap(err, "listing Machines")
 }
 
-// allows returns whether the Machine controller drains the Node or waits for its volumes, which an annotation excludes and a timeout ends.
+// allows returns whether the Machine controller drains the Node or waits for its volumes: until the timeout, and not with the annotation.
 func (s *machineScope) allows(annotation string, timeout *int32, started metav1.Time) bool {
 	_, excluded := s.machine.Annotations[annotation]
 	deletion := ptr.Deref(s.machine.Status.Deletion, clusterv1.MachineDeletionStatus{})
@@ -306,7 +307,7 @@ func (s *machineScope) allows(annotation string, timeout *int32, started metav1.
 	return !excluded && !isOver && deletion.WaitForPreTerminateHookStartTime.IsZero() && s.infraMachine != nil && s.infraMachine.DeletionTimestamp == nil
 }
 
-// drainNode cordons the Node and evicts its Pods, without an order of Pods.
+// drainNode cordons the Node and evicts all its Pods at once.
 func (s *machineScope) drainNode(ctx context.Context) (drained bool, failed error) {
 	if s.node == nil {
 		return true, nil
@@ -315,7 +316,7 @@ func (s *machineScope) drainNode(ctx context.Context) (drained bool, failed erro
 	if err != nil {
 		return false, err
 	}
-	pods, err := s.podsToDrain(ctx, true)
+	pods, _, err := s.podsOnNode(ctx)
 	for _, pod := range pods {
 		if pod.DeletionTimestamp == nil && pod.Labels[clusterv1.PodDrainLabel] == "" {
 			_ = s.workload.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{}) // the next attempt follows
@@ -325,29 +326,41 @@ func (s *machineScope) drainNode(ctx context.Context) (drained bool, failed erro
 	return len(pods) == 0 && err == nil, err
 }
 
-// podsToDrain returns the Pods on the Node that Cluster API drains or waits for, or else those that it skips.
-func (s *machineScope) podsToDrain(ctx context.Context, drained bool) ([]*corev1.Pod, error) {
+// podsOnNode returns the Pods on the Node that Cluster API drains or waits for, and those that it skips.
+func (s *machineScope) podsOnNode(ctx context.Context) (drained, skipped []*corev1.Pod, _ error) {
 	pods, rules := &corev1.PodList{}, &clusterv1.MachineDrainRuleList{}
 	if err := read(ctx, s.workload, pods); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := read(ctx, s.Client, rules); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	skipped := func(pod *corev1.Pod) bool {
-		owner := metav1.GetControllerOfNoCopy(pod)
-		return owner != nil && owner.Kind == "DaemonSet" || pod.Labels[clusterv1.PodDrainLabel] == "skip" ||
-			slices.ContainsFunc(rules.Items, func(rule clusterv1.MachineDrainRule) bool {
-				return rule.Namespace == s.machine.Namespace && rule.Spec.Drain.Behavior == clusterv1.MachineDrainRuleDrainBehaviorSkip && selects(&rule, pod)
-			})
+	for _, pod := range pointers(pods.Items) {
+		switch {
+		case pod.Spec.NodeName != s.node.Name:
+		case s.skips(pod, rules.Items):
+			skipped = append(skipped, pod)
+		default:
+			drained = append(drained, pod)
+		}
 	}
-	return slices.DeleteFunc(pointers(pods.Items), func(pod *corev1.Pod) bool {
-		gone := noderefutil.IsNodeUnreachable(s.node) && pod.DeletionTimestamp != nil
-		return pod.Spec.NodeName != s.node.Name || drained == (skipped(pod) || gone)
-	}), nil
+	return drained, skipped, nil
 }
 
-// selects returns whether a rule applies to a Pod. It does not look at selectors of Machines and namespaces.
+// skips returns whether Cluster API neither drains a Pod nor waits for it.
+func (s *machineScope) skips(pod *corev1.Pod, rules []clusterv1.MachineDrainRule) bool {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "DaemonSet" {
+		return true
+	}
+	if pod.Labels[clusterv1.PodDrainLabel] == "skip" || pod.DeletionTimestamp != nil && noderefutil.IsNodeUnreachable(s.node) {
+		return true
+	}
+	return slices.ContainsFunc(rules, func(rule clusterv1.MachineDrainRule) bool {
+		return rule.Namespace == s.machine.Namespace && rule.Spec.Drain.Behavior == clusterv1.MachineDrainRuleDrainBehaviorSkip && selects(&rule, pod)
+	})
+}
+
+// selects returns whether a rule applies to a Pod. It ignores selectors of Machines and namespaces.
 func selects(rule *clusterv1.MachineDrainRule, pod *corev1.Pod) bool {
 	return len(rule.Spec.Pods) == 0 || slices.ContainsFunc(rule.Spec.Pods, func(s clusterv1.MachineDrainRulePodSelector) bool {
 		if s.Selector == nil {
@@ -363,7 +376,7 @@ func (s *machineScope) areVolumesDetached(ctx context.Context) (bool, error) {
 	if s.node == nil || noderefutil.IsNodeUnreachable(s.node) {
 		return true, nil
 	}
-	skipped, err := s.podsToDrain(ctx, false)
+	_, skipped, err := s.podsOnNode(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -25,7 +25,7 @@ import (
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
-// machineDeployments scales the MachineSets of MachineDeployments.
+// machineDeployments is the MachineDeployment controller. It creates MachineSets and scales them.
 type machineDeployments struct{ hashes hashes }
 
 func (d *machineDeployments) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
@@ -69,7 +69,7 @@ func deleteOwner[T, O client.Object](ctx context.Context, c client.Client, owner
 	return err
 }
 
-// templateOf returns the part of a template whose change needs other Machines. The rest is propagated in place.
+// templateOf returns the part of a template whose change needs other Machines. The rest is updated in place.
 func templateOf(spec *clusterv1.MachineSpec) clusterv1.MachineSpec {
 	reduced := *spec.DeepCopy()
 	reduced.Deletion, reduced.MinReadySeconds, reduced.ReadinessGates, reduced.Taints = clusterv1.MachineDeletionSpec{}, nil, nil, nil
@@ -114,12 +114,12 @@ func (d *machineDeployments) reconcile(
 // nextMachineShares returns how many replicas each MachineSet has after the next step, by UID.
 func nextMachineShares(
 	deployment *clusterv1.MachineDeployment, newest *clusterv1.MachineSet, old []*clusterv1.MachineSet, maxSurge, maxUnavailable int32,
-) map[types.UID]*shareOf {
+) map[types.UID]*replicaShare {
 	desired := ptr.Deref(deployment.Spec.Replicas, 1)
-	shares := map[types.UID]*shareOf{}
-	var oldShares []*shareOf
+	shares := map[types.UID]*replicaShare{}
+	var oldShares []*replicaShare
 	for _, set := range append([]*clusterv1.MachineSet{newest}, old...) {
-		shares[set.UID] = &shareOf{
+		shares[set.UID] = &replicaShare{
 			replicas: ptr.Deref(set.Spec.Replicas, 1), present: ptr.Deref(set.Status.Replicas, 0), available: ptr.Deref(set.Status.AvailableReplicas, 0),
 		}
 		if set != newest {
@@ -161,13 +161,13 @@ func setMachineDeploymentStatus(
 	status.SetTypedPhase(phase)
 }
 
-// propagate changes in place what needs no other Machine.
+// propagate copies the fields whose change needs no other Machine.
 func propagate(to, from *clusterv1.MachineSpec) {
 	source := from.DeepCopy()
 	to.Deletion, to.MinReadySeconds, to.ReadinessGates, to.Taints = source.Deletion, source.MinReadySeconds, source.ReadinessGates, source.Taints
 }
 
-// newMachineSet returns one without replicas. The next step of the rollout scales it.
+// newMachineSet returns a MachineSet without replicas. The next step of the rollout scales it.
 func newMachineSet(deployment *clusterv1.MachineDeployment, hash string) *clusterv1.MachineSet {
 	set := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: deployment.Namespace, Name: deployment.Name + "-" + hash, Finalizers: []string{clusterv1.MachineSetFinalizer},
@@ -189,7 +189,7 @@ func newMachineSet(deployment *clusterv1.MachineDeployment, hash string) *cluste
 	return set
 }
 
-// machineSets creates and deletes the Machines of MachineSets.
+// machineSets is the MachineSet controller. It creates and deletes Machines.
 type machineSets struct{ random *rand.Rand }
 
 func (m *machineSets) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {

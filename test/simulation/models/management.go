@@ -62,7 +62,8 @@ func Management(options ManagementOptions) []Model {
 	}
 }
 
-// clusters provisions Clusters, their control planes and infrastructure, and deletes them with all that belongs to them.
+// clusters is the Cluster controller, and the providers of control planes and of clusters' infrastructure. It deletes a Cluster with all
+// that belongs to it.
 type clusters struct{ options ManagementOptions }
 
 func (m *clusters) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
@@ -210,7 +211,7 @@ func (m *kwokMachines) run(ctx context.Context, c client.Client) (again time.Dur
 	return again, failed
 }
 
-// wait returns how much is left of a random delay that begins with the first call.
+// wait returns the rest of a random delay that begins with the first call.
 func (m *kwokMachines) wait(infraMachine *infrav1.KwokMachine, longest time.Duration) time.Duration {
 	if _, known := m.due[infraMachine.UID]; !known {
 		m.due[infraMachine.UID] = time.Now().Add(between(m.random, longest/10, longest))

@@ -42,7 +42,7 @@ func (w *world) runs(g Gomega, name string) *clusterv1.Machine {
 	return machine
 }
 
-func TestMachineDeletion(t *testing.T) {
+func TestMachineDeletionWaitsForHook(t *testing.T) {
 	simulate(t, func(w *world) {
 		cluster := w.createCluster()
 		w.Expect(kwok.Create(w.ctx, w.management, cluster.Machine("m1"))).To(Succeed())
@@ -68,7 +68,7 @@ func TestMachineDeletion(t *testing.T) {
 	})
 }
 
-func TestClusterAPIDrainsAndClusterDeletion(t *testing.T) {
+func TestMachineDeletionDrainsAndClusterDeletionRemovesAll(t *testing.T) {
 	simulate(t, func(w *world) {
 		cluster := w.createCluster()
 		w.Expect(kwok.Create(w.ctx, w.management, cluster.Machine("m1"), cluster.Machine("m2"), cluster.MachineDeployment("pool", 1))).To(Succeed())
@@ -91,7 +91,7 @@ func TestClusterAPIDrainsAndClusterDeletion(t *testing.T) {
 	})
 }
 
-func TestRollout(t *testing.T) {
+func TestMachineDeploymentRollout(t *testing.T) {
 	simulate(t, func(w *world) {
 		cluster := w.createCluster()
 		w.Expect(kwok.Create(w.ctx, w.management, cluster.MachineDeployment("pool", 3))).To(Succeed())

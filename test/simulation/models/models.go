@@ -1,8 +1,28 @@
-// Package models simulates the controllers that are not part of this project on API servers in memory, under virtual time: those of
-// kube-controller-manager, the scheduler and kubelets in workload clusters, and those of Cluster API in management clusters.
+// Package models stands for the controllers around this project in a simulation: those of kube-controller-manager, the scheduler and the
+// kubelets of a workload cluster, and those of Cluster API and an infrastructure provider in a management cluster. They run on the API
+// servers of package apiserver, under virtual time.
 //
-// A model is level-triggered. It reads the cluster, brings it one step nearer to what the controller wants, and runs again after the next
-// change. Models do what drains observe of the real controllers, and omit the rest.
+// A model is level-triggered. It lists objects, brings the cluster one step nearer to what the controller wants, and runs again after the
+// next change. It reads the present objects, without a cache. Models do what drains observe of the real controllers. They approximate or
+// omit the rest:
+//
+//   - A Pod is available as soon as it is ready: minReadySeconds is ignored.
+//   - Deployments have no progress deadline, no proportional scaling, and keep all old ReplicaSets.
+//   - StatefulSets create no ControllerRevisions, delete no PersistentVolumeClaims, and update one Pod at a time.
+//   - DaemonSets update one Pod at a time: maxUnavailable and maxSurge are ignored.
+//   - Jobs have no backoffLimit, deadline or index: each failed Pod is replaced.
+//   - The scheduler observes taints and the node affinity of Pods and volumes. It ignores resource requests, Pod affinity, topology
+//     spread constraints and priorities, and does not preempt Pods.
+//   - One model is the kubelets of all Nodes with controlplane.KubeletLabel. It starts, completes and terminates Pods after delays, without
+//     containers and probes. It sends no heartbeats: a kubelet stops when its Node loses the label.
+//   - The node lifecycle controller sets the conditions and taints of Nodes. No Pod is deleted because of a NoExecute taint.
+//   - Only CSI volumes of bound PersistentVolumeClaims are attached. The model is also the external attacher. It does not wait for the
+//     kubelet to unmount a volume, and never detaches by force.
+//   - HorizontalPodAutoscalers, CronJobs, ReplicationControllers and the deletion of Namespaces have no model.
+//   - Clusters are provisioned at once and have no topology. Their control planes have no replicas.
+//   - MachineSets have no preflight checks. Nothing remediates unhealthy Machines.
+//   - Cluster API's drain evicts all Pods at once. Of MachineDrainRules, it applies behavior Skip and the label selectors of Pods only.
+//   - Bootstrap data is never created: Machines need a dataSecretName.
 package models
 
 import (
@@ -30,18 +50,18 @@ import (
 // Model is one controller.
 type Model struct {
 	Name string
-	// User is who the API server believes the controller to be.
+	// User is the name of the user that makes the requests of the model.
 	User string
 	// Kinds are the kinds whose changes make the model run.
 	Kinds []client.Object
 	// Immediate models run without a delay after a change.
 	Immediate bool
-	// Run brings the cluster one step nearer to what the controller wants. It returns after which time the model must run again even
-	// without a change, 0: only after a change. Run must not modify objects that it has listed.
+	// Run brings the cluster one step nearer to what the controller wants. It returns after how much time the model must run again even
+	// without a change; 0 means only after a change. Run must not modify objects that it has listed.
 	Run func(ctx context.Context, c client.Client) (again time.Duration, err error)
 }
 
-// Options of Start.
+// Options are the options of Start.
 type Options struct {
 	// Random is the source of the random delays. Start draws one seed for each model from it.
 	Random *rand.Rand
@@ -52,9 +72,9 @@ type Options struct {
 }
 
 const (
-	// pausePoll is how often a paused model looks whether it still is.
+	// pausePoll is how often a paused model checks whether it is still paused.
 	pausePoll = 100 * time.Millisecond
-	// retryDelay is the time after which a model runs again if it has failed.
+	// retryDelay is the time after which a failed model runs again.
 	retryDelay = 200 * time.Millisecond
 )
 
@@ -80,7 +100,7 @@ func Start(ctx context.Context, s *apiserver.Server, models []Model, options Opt
 		for _, r := range byKind[reflect.TypeOf(object)] {
 			select {
 			case r.wake <- struct{}{}:
-			default: // it will run
+			default: // it runs anyway
 			}
 		}
 	})
@@ -214,7 +234,7 @@ func pointers[T any](items []T) []*T {
 	return all
 }
 
-// setStatus changes the status of an object, if that is a change.
+// setStatus writes what change does to the status of an object, unless that is nothing.
 func setStatus[T client.Object](ctx context.Context, c client.Client, present T, change func(T)) error {
 	changed, _ := present.DeepCopyObject().(T)
 	change(changed)
@@ -224,7 +244,7 @@ func setStatus[T client.Object](ctx context.Context, c client.Client, present T,
 	return errors.Wrapf(client.IgnoreNotFound(c.Status().Update(ctx, changed)), "updating the status of %T %s", present, present.GetName())
 }
 
-// update changes an object except its status, if that is a change. It returns the object as it is stored.
+// update writes what change does to an object except its status, unless that is nothing. It returns the stored object.
 func update[T client.Object](ctx context.Context, c client.Client, present T, change func(T)) (T, error) {
 	changed, _ := present.DeepCopyObject().(T)
 	change(changed)
@@ -272,16 +292,17 @@ func hashOf(content string) string {
 	return utilrand.SafeEncodeString(fmt.Sprint(hash.Sum32()))
 }
 
-// shareOf is one of several sets of replicas during a rolling update.
-type shareOf struct {
-	// replicas are wanted, present exist, available are available.
-	replicas, present, available int32
+// replicaShare is the part of the replicas that one ReplicaSet or MachineSet has during a rolling update.
+type replicaShare struct {
+	replicas  int32 // wanted
+	present   int32 // existing
+	available int32
 }
 
 // roll changes how many replicas of each set are wanted: the next step of a rolling update to the newest set.
-func roll(desired, maxSurge, maxUnavailable int32, newest *shareOf, old []*shareOf) {
+func roll(desired, maxSurge, maxUnavailable int32, newest *replicaShare, old []*replicaShare) {
 	total := int32(0)
-	for _, share := range append([]*shareOf{newest}, old...) {
+	for _, share := range append([]*replicaShare{newest}, old...) {
 		total += max(share.replicas, share.present)
 	}
 	if newest.replicas < desired {

@@ -33,7 +33,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// clusters under test.
+// world has the clusters under test.
 type world struct {
 	*WithT
 	ctx                  context.Context //nolint:containedctx // of the test
@@ -193,7 +193,7 @@ func (w *world) isAvailable(name string, replicas int32) {
 	})
 }
 
-func TestDeployment(t *testing.T) {
+func TestDeploymentRollingUpdate(t *testing.T) {
 	simulate(t, func(w *world) {
 		d := newDeployment("web", 4)
 		w.create(d)
@@ -225,7 +225,7 @@ func TestDeployment(t *testing.T) {
 	})
 }
 
-func TestEvictionAndBudget(t *testing.T) {
+func TestEvictionRespectsBudget(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.create(newDeployment("web", 3))
 		one := intstr.FromInt32(1)
@@ -261,7 +261,7 @@ func TestEvictionAndBudget(t *testing.T) {
 	})
 }
 
-func TestPause(t *testing.T) {
+func TestPausedSchedulerBindsNoPods(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.fault(func() { w.paused["scheduler"] = true })
 		w.create(newDeployment("web", 2))
@@ -274,7 +274,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-func TestStatefulSet(t *testing.T) {
+func TestStatefulSetReplacesPodsInOrder(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.create(&appsv1.StatefulSet{ObjectMeta: objectMeta("db"), Spec: appsv1.StatefulSetSpec{
 			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labelsOf("db")}, Template: templateOfApp("db"),
@@ -310,7 +310,7 @@ func TestStatefulSet(t *testing.T) {
 	})
 }
 
-func TestDaemonSetAndJob(t *testing.T) {
+func TestDaemonSetAndJobReplaceDeletedPods(t *testing.T) {
 	simulate(t, func(w *world) {
 		set := &appsv1.DaemonSet{ObjectMeta: objectMeta("agent"), Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labelsOf("agent")}, Template: templateOfApp("agent"),
@@ -346,7 +346,7 @@ func TestDaemonSetAndJob(t *testing.T) {
 	})
 }
 
-func TestNodes(t *testing.T) {
+func TestUnreachableAndDeletedNodes(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.create(newDeployment("web", 3))
 		w.isAvailable("web", 3)
@@ -393,7 +393,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-func TestVolumes(t *testing.T) {
+func TestVolumeStaysAttachedWhileHeld(t *testing.T) {
 	simulate(t, func(w *world) {
 		volume, claim := storage.Volume("default", "data")
 		d := newDeployment("web", 1)

@@ -21,7 +21,7 @@ import (
 	drainvolumes "github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
-// scheduler binds Pods to Nodes. It spreads the Pods of a controller, then all Pods. It does not look at resources.
+// scheduler binds Pods to Nodes. It prefers Nodes with few Pods of the same controller, and then Nodes with few Pods.
 type scheduler struct{ random *rand.Rand }
 
 func (s *scheduler) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
@@ -70,7 +70,7 @@ func (s *scheduler) run(ctx context.Context, c client.Client) (_ time.Duration, 
 	return 0, failed
 }
 
-// count adds a Pod to what its Node has.
+// count adds a Pod to the Pods of a Node.
 func count(load map[string]int, spread map[types.UID]map[string]int, pod *corev1.Pod, node string) {
 	load[node]++
 	if owner := controllerOf(pod); owner != "" && pod.DeletionTimestamp == nil {
@@ -81,7 +81,7 @@ func count(load map[string]int, spread map[types.UID]map[string]int, pod *corev1
 	}
 }
 
-// controllerOf returns the UID of the controller of a Pod, or nothing.
+// controllerOf returns the UID of the controller of a Pod, or "".
 func controllerOf(pod *corev1.Pod) types.UID {
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		return owner.UID
@@ -89,6 +89,7 @@ func controllerOf(pod *corev1.Pod) types.UID {
 	return ""
 }
 
+// suits returns whether a Pod may run on a Node.
 func (s *scheduler) suits(ctx context.Context, c client.Client, pod *corev1.Pod, node *corev1.Node) (bool, error) {
 	if node.DeletionTimestamp != nil || !tolerates(pod, node, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute) {
 		return false, nil

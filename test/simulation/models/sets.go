@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
+// statefulSets is the StatefulSet controller.
 type statefulSets struct{ hashes hashes }
 
 func (s *statefulSets) run(ctx context.Context, c client.Client) (_ time.Duration, failed error) {
@@ -69,7 +70,7 @@ func (s *statefulSets) reconcile(ctx context.Context, c client.Client, set *apps
 	}))
 }
 
-// members are the Pods of a StatefulSet by ordinal. Those from first until before end are wanted.
+// members are the Pods of a StatefulSet by ordinal. The ordinals from first to end-1 are wanted.
 type members struct {
 	set        *appsv1.StatefulSet
 	pods       map[int]*corev1.Pod
@@ -168,6 +169,7 @@ func createMember(ctx context.Context, c client.Client, set *appsv1.StatefulSet,
 	return create(ctx, c, pod)
 }
 
+// daemonSets is the DaemonSet controller.
 type daemonSets struct{ hashes hashes }
 
 // daemonTolerations are those of every Pod of a DaemonSet.
@@ -232,7 +234,7 @@ type daemons struct {
 
 // reconcileNode creates a missing Pod on a Node, deletes Pods that may not run there, and counts in the status.
 func (s *daemons) reconcileNode(ctx context.Context, c client.Client, node *corev1.Node, present []*corev1.Pod) (failed error) {
-	matches, _ := s.affinity.Match(node) // an invalid one matches no Node
+	matches, _ := s.affinity.Match(node) // an invalid affinity matches no Node
 	shouldRun := matches && tolerates(s.wanted, node, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
 	shouldContinue := matches && tolerates(s.wanted, node, corev1.TaintEffectNoExecute)
 	if shouldRun {
@@ -288,7 +290,7 @@ func nodeOfDaemon(pod *corev1.Pod) string {
 	return required.NodeSelectorTerms[0].MatchFields[0].Values[0]
 }
 
-// jobs counts the Pods of each Job that have succeeded, as the real controller does with finalizers.
+// jobs is the Job controller. It counts the Pods of each Job that have succeeded, as the real controller does with finalizers.
 type jobs struct {
 	succeeded map[types.UID]map[types.UID]bool
 }

@@ -24,13 +24,13 @@ import (
 const (
 	// attacherFinalizer is on a VolumeAttachment until the volume is detached.
 	attacherFinalizer = "external-attacher/csi-test"
-	// heldPoll is how often a volume that a fault holds is looked at.
+	// heldPoll is how often the model checks whether a fault still holds a volume.
 	heldPoll = time.Second
 	// detachDelay is the longest time that the detachment of a volume takes.
 	detachDelay = 2 * time.Second
 )
 
-// volumes is the attach/detach controller and the attacher of the CSI driver.
+// volumes is the attach/detach controller, and the external attacher of the CSI driver.
 type volumes struct {
 	options  WorkloadOptions
 	random   *rand.Rand

@@ -113,6 +113,7 @@ func byDeletion(pods []*corev1.Pod) []*corev1.Pod {
 	})
 }
 
+// number returns 1 for true, to sort by it.
 func number(is bool) int {
 	if is {
 		return 1
