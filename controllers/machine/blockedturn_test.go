@@ -250,6 +250,51 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 	}
 }
 
+// TestTurnsAtTheSameTime decides about two Machines before either has recorded a turn.
+func TestTurnsAtTheSameTime(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		failures int           // of the connection to the workload cluster, since the first decision
+		first    time.Duration // how long ago it was
+		second   bool
+	}{
+		"M37, M39: a Machine that is overdue gets no turn while one that is blocked gets the turn that comes": {},
+		"M37: it gets the turn five seconds later, if the API server does not know of the other turn then":    {first: turnSpacing, second: true},
+		"M93: neither does one that is cut off from the workload cluster":                                     {failures: 1},
+		"M93: nor if the clock of the first reconciliation is a moment ahead":                                 {failures: 1, first: -time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
+			remote, management := fake.NewClientBuilder().WithScheme(newScheme()), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(policy)
+			for i, m := range machines {
+				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), string("ab"[i]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
+				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i)) // the younger one is overdue
+				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)
+				m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+				management.WithObjects(m)
+				remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}})
+			}
+			stored, reached := management.Build(), remote.Build()
+			r := &Reconciler{Client: stored, APIReader: stored, Maintenances: &machinemaintenance.Requester{Client: stored}}
+			granted := func(m *clusterv1.Machine, at time.Time, failures int) bool {
+				r.Clusters = workload.NewClusters(stored, disconnected{
+					clustercache.NewFakeClusterCache(reached, key), clustercache.HealthCheckingState{LastProbeTime: at, ConsecutiveFailures: failures},
+				}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(at))
+				s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at}
+				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: at.Add(-time.Hour), hasTurn: true})
+				r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+				return s.TurnGranted
+			}
+			g.Expect(granted(machines[0], now.Add(-tc.first), 0)).To(BeTrue())
+			g.Expect(granted(machines[1], now, tc.failures)).To(Equal(tc.second))
+		})
+	}
+}
+
 func TestTurnThatIsUsedLater(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	began := now.Add(-50 * time.Second)

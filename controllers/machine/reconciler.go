@@ -69,6 +69,7 @@ type Reconciler struct {
 	references *expiring.Map[types.UID, referenced] // by Machine or Cluster
 
 	volumeFacts volumeFacts
+	turns       turns
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter

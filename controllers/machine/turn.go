@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -36,15 +37,51 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); !until.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: until}, nil
 	}
+	isOutOfOrder := func(turn machinedrain.Turn) bool { return turn.Overdue || s.blind && turn.Limit > 0 && turn.Now() }
 	turn, err := r.turnAmong(ctx, s, r.Client)
-	if err == nil && turn.Overdue {
+	if err == nil && isOutOfOrder(turn) {
 		turn, err = r.turnAmong(ctx, s, r.APIReader)
+	}
+	if err == nil && isOutOfOrder(turn) && !r.takesTurn(s) {
+		turn.Overdue, turn.Settles = false, s.now.Add(turnSpacing)
 	}
 	return turn, err
 }
 
-// turnAmong returns the Turn of the Machine among those that a client lists. A turn regardless of the limit is decided from the API server:
-// the watch may not have delivered yet that another Machine has just recorded one, for example because this process stood still.
+// turnSpacing is the shortest time between two turns of a Cluster that do not follow from the order of the requests alone: Machines are
+// overdue, or something blocks them. Reconciliations of several Machines do not know the same about that, and each may decide in the same
+// moment that its Machine is the next one. After this time, the API server knows the first turn.
+const turnSpacing = recordAfter
+
+// turns are the last of these turns that this process has granted, by the Cluster. The zero value is empty.
+type turns struct {
+	mu   sync.Mutex
+	last map[types.NamespacedName]grantedTurn
+}
+
+type grantedTurn struct {
+	machine types.UID
+	at      time.Time
+}
+
+// takesTurn reports whether the Machine may take such a turn now: no other Machine of its Cluster has for turnSpacing.
+func (r *Reconciler) takesTurn(s *scope) bool {
+	r.turns.mu.Lock()
+	defer r.turns.mu.Unlock()
+	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool { return s.now.Sub(t.at).Abs() >= turnSpacing })
+	if last, found := r.turns.last[s.nameOfCluster()]; found {
+		return last.machine == s.machine.UID
+	}
+	if r.turns.last == nil {
+		r.turns.last = map[types.NamespacedName]grantedTurn{}
+	}
+	r.turns.last[s.nameOfCluster()] = grantedTurn{s.machine.UID, s.now}
+	return true
+}
+
+// turnAmong returns the Turn of the Machine among those that a client lists. A turn regardless of the limit, or that of a blocked Machine,
+// is decided from the API server: the watch may not have delivered yet that another Machine has just recorded one, for example because this
+// process stood still.
 func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Reader) (machinedrain.Turn, error) {
 	machines, err := r.machinesIn(ctx, reader, s.nameOfCluster())
 	if err != nil {
@@ -117,6 +154,9 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
+	}
+	if granted && !r.takesTurn(s) {
+		latest, granted = s.now.Add(turnSpacing), false
 	}
 	if latest.After(s.now) {
 		at = &latest
