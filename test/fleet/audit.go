@@ -8,9 +8,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// ReleasesHook returns whether a request removes our hook from a Machine.
+// ReleasesHook returns whether a request removes our hook from a Machine, which may be its only annotation.
 func ReleasesHook(event controlplane.Event) bool {
-	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`)
+	return strings.Contains(string(event.RequestObject), `"`+v1alpha1.PreDrainHookAnnotation+`":null`) ||
+		strings.Contains(string(event.RequestObject), `"annotations":null`)
 }
 
 // Unschedulable returns the value that a write of a Node sets spec.unschedulable to. says is false if it sets none. An update without the
