@@ -32,7 +32,7 @@ func (r *run) expectProgress(ctx context.Context) []string {
 	if err := r.wakeKubelets(ctx); err != nil {
 		return []string{err.Error()}
 	}
-	err := eventually(ctx, liveness, "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
+	err := eventually(ctx, r.patience(liveness), "each deleted Machine is gone or names what blocks it", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err == nil {
 			err = r.wakeCore(ctx, waiting)
@@ -93,7 +93,7 @@ func (r *run) expectBundle(ctx context.Context) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	err = eventually(ctx, liveness, "the bundle is as it was installed, or no Machine is being deleted", func(ctx context.Context) error {
+	err = eventually(ctx, r.patience(liveness), "the bundle is as it was installed, or no Machine is being deleted", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err != nil || len(waiting) == 0 {
 			return err
@@ -187,7 +187,7 @@ func (r *run) unblock(ctx context.Context) []string {
 	if err != nil {
 		violations = append(violations, err.Error())
 	}
-	if err := eventually(ctx, liveness, "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
+	if err := eventually(ctx, r.patience(liveness), "all deleted Machines are gone after nothing blocks them", func(ctx context.Context) error {
 		waiting, err := r.waiting(ctx)
 		if err == nil {
 			err = r.wakeCore(ctx, waiting)
@@ -205,7 +205,7 @@ func (r *run) unblock(ctx context.Context) []string {
 	if r.ended {
 		return append(violations, r.expectClusterGone(ctx)...)
 	}
-	if err := eventually(ctx, liveness, "nothing is left behind", r.nothingLeft); err != nil {
+	if err := eventually(ctx, r.patience(liveness), "nothing is left behind", r.nothingLeft); err != nil {
 		violations = append(violations, "R12, R43: "+err.Error())
 	}
 	return violations
@@ -213,7 +213,7 @@ func (r *run) unblock(ctx context.Context) []string {
 
 // expectClusterGone waits until the deletion of the Cluster has completed. What is left in its workload cluster would be deleted with it.
 func (r *run) expectClusterGone(ctx context.Context) []string {
-	err := eventually(ctx, liveness, "the deleted Cluster is gone", func(ctx context.Context) error {
+	err := eventually(ctx, r.patience(liveness), "the deleted Cluster is gone", func(ctx context.Context) error {
 		clusters := &clusterv1.ClusterList{}
 		if err := r.fleet.Client.List(ctx, clusters); err != nil || len(clusters.Items) == 0 {
 			return errors.Wrap(err, "listing Clusters")

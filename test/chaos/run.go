@@ -341,7 +341,7 @@ func (r *run) waitUntil(ctx context.Context, offset time.Duration) {
 
 // request repeats a request of a user until it succeeds.
 func (r *run) request(ctx context.Context, what string, do func(context.Context) error) error {
-	err := eventually(ctx, r.patience(), what+" succeeds", func(ctx context.Context) error {
+	err := eventually(ctx, r.patience(healing), what+" succeeds", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, injecting)
 		defer cancel()
 		return do(ctx)
@@ -350,12 +350,13 @@ func (r *run) request(ctx context.Context, what string, do func(context.Context)
 	return err
 }
 
-// patience is healing, while simulated faults may last for ten times as long.
-func (r *run) patience() time.Duration {
+// patience returns a limit of the run. In a simulation, faults may last for ten times as long, and what they leave behind more often delays
+// one drain after the other.
+func (r *run) patience(limit time.Duration) time.Duration {
 	if r.simulated != nil {
-		return 10 * healing
+		return 10 * limit
 	}
-	return healing
+	return limit
 }
 
 func (r *run) deleteMachine(name string) func(context.Context) error {
@@ -407,7 +408,7 @@ func (r *run) fail(ctx context.Context, f fault, step Step) error {
 		r.lock.Unlock()
 	}
 	r.waitUntil(ctx, step.At+step.For)
-	err = eventually(ctx, r.patience(), f.name+" is healed", undo)
+	err = eventually(ctx, r.patience(healing), f.name+" is healed", undo)
 	r.logf("%s: healed", f.name)
 	return err
 }
