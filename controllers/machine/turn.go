@@ -37,23 +37,39 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); !until.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: until}, nil
 	}
-	isOutOfOrder := func(turn machinedrain.Turn) bool { return turn.Overdue || s.blind && turn.Limit > 0 && turn.Now() }
 	turn, err := r.turnAmong(ctx, s, r.Client)
-	if err == nil && isOutOfOrder(turn) {
-		turn, err = r.turnAmong(ctx, s, r.APIReader)
+	if err != nil || !s.isOutOfOrder(turn) {
+		return turn, err
 	}
-	if err == nil && isOutOfOrder(turn) && !r.takesTurn(s) {
-		turn.Overdue, turn.Settles = false, s.now.Add(turnSpacing)
-	}
-	return turn, err
+	return r.confirmTurn(ctx, s, turn), nil
 }
 
-// turnSpacing is the shortest time between two turns of a Cluster that do not follow from the order of the requests alone: Machines are
-// overdue, or something blocks them. Reconciliations of several Machines do not know the same about that, and each may decide in the same
-// moment that its Machine is the next one. After this time, the API server knows the first turn.
+// isOutOfOrder reports whether a turn that the Machine gets does not follow from the order of the requests alone: the Machine is overdue,
+// or something blocks its drain.
+func (s *scope) isOutOfOrder(turn machinedrain.Turn) bool {
+	return turn.Overdue || s.blind && turn.Limit > 0 && turn.Now()
+}
+
+// confirmTurn decides about a turn out of order by what the API server has: the watch may not have delivered yet that another Machine has
+// just recorded one, for example because this process stood still. If the API server cannot be asked, the Machine continues to wait: the
+// error of the management cluster must not be taken for one of the workload cluster, whose outage a drain timeout limits.
+func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrain.Turn) machinedrain.Turn {
+	live, err := r.turnAmong(ctx, s, r.APIReader)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to ask the API server whether the Machine gets a turn")
+	} else if turn = live; !s.isOutOfOrder(live) || r.takesTurn(s) {
+		return live
+	}
+	turn.Overdue, turn.Settles = false, s.now.Add(turnSpacing)
+	return turn
+}
+
+// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder. Reconciliations of several
+// Machines do not know the same about what blocks them, and each may decide in the same moment that its Machine is the next one. After this
+// time, the API server knows the first turn.
 const turnSpacing = recordAfter
 
-// turns are the last of these turns that this process has granted, by the Cluster. The zero value is empty.
+// turns are the last turns out of order that this process has granted, by the Cluster. The zero value is empty.
 type turns struct {
 	mu   sync.Mutex
 	last map[types.NamespacedName]grantedTurn
@@ -64,7 +80,7 @@ type grantedTurn struct {
 	at      time.Time
 }
 
-// takesTurn reports whether the Machine may take such a turn now: no other Machine of its Cluster has for turnSpacing.
+// takesTurn reports whether the Machine may take a turn out of order now: no other Machine of its Cluster has for turnSpacing.
 func (r *Reconciler) takesTurn(s *scope) bool {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
@@ -79,9 +95,7 @@ func (r *Reconciler) takesTurn(s *scope) bool {
 	return true
 }
 
-// turnAmong returns the Turn of the Machine among those that a client lists. A turn regardless of the limit, or that of a blocked Machine,
-// is decided from the API server: the watch may not have delivered yet that another Machine has just recorded one, for example because this
-// process stood still.
+// turnAmong returns the Turn of the Machine among those that a client lists.
 func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Reader) (machinedrain.Turn, error) {
 	machines, err := r.machinesIn(ctx, reader, s.nameOfCluster())
 	if err != nil {
@@ -143,7 +157,7 @@ func (r *Reconciler) machinesIn(ctx context.Context, reader client.Reader, clust
 }
 
 // blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it
-// never does. The API server decides in the end, as in turnAmong.
+// never does. The API server decides in the end, as in confirmTurn.
 func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool) {
 	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
 		return nil, false

@@ -1,0 +1,91 @@
+package machine
+
+import (
+	"context"
+	"io"
+	"net/url"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// The workload cluster answers, and the API server of the management cluster does not answer when the Machines are listed.
+func TestTurnThatCannotBeConfirmed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waited bool  // the Machine has recorded that it waits for a turn
+		answer error // nil: the list is cut off
+	}{
+		"M93: a Machine that has waited continues to wait, and its condition does not blame the workload cluster": {waited: true},
+		"M93: a Machine that has not recorded yet that it waits is not released":                                  {},
+		"M93: neither is it if the API server answers with an error":                                              {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			node, drains, waits := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}, deletedMachine(), deletedMachine()
+			for i, m := range []*clusterv1.Machine{drains, waits} {
+				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
+			}
+			waits.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			if tc.waited {
+				waits.Annotations[v1alpha1.WaitingForTurnAnnotation] = start.Add(-time.Hour).Format(time.RFC3339)
+			}
+			controlPlane := deletedMachine()
+			controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "c", "c", nil, nil
+			controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
+			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
+			drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start.Add(-2 * time.Minute))}}
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
+			objects := []client.Object{provisionedCluster(), drains, waits, controlPlane, policy}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(waits).Build()
+			now := clocktesting.NewFakePassiveClock(start)
+			reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}}
+			r := newReconciler(t, management, reachable, now)
+			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, is := list.(*clusterv1.MachineList); is && tc.answer != nil {
+						return tc.answer
+					} else if is {
+						return &url.Error{Op: "Get", URL: "https://management.example/apis/cluster.x-k8s.io/v1beta2/machines", Err: io.ErrUnexpectedEOF}
+					}
+					return c.List(ctx, list, options...)
+				},
+			})
+			r.references.Set(types.NamespacedName{Namespace: "fleet"}, waits.UID, referenced{}, time.Hour)
+			for after := time.Duration(0); after <= 3*time.Minute; after += 5 * time.Second {
+				now.SetTime(start.Add(after))
+				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(waits)})
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
+				g.Expect(waits.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "released undrained")
+				if tc.waited {
+					g.Expect(conditions.GetReason(waits, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForTurn))
+				}
+			}
+		})
+	}
+}
