@@ -222,10 +222,12 @@ func (r *Reconciler) forgetDeleted(change workload.Change) {
 	r.Recorder.ForgetCluster(change.Cluster)
 }
 
-// maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists are not known.
+// maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists, or is not
+// observed yet, are not known.
 func (r *Reconciler) maintenancesOfNamed(ctx context.Context, cluster types.NamespacedName, name string) []types.NamespacedName {
 	node := &corev1.Node{}
-	if remoteClient, err := r.Clusters.Client(ctx, cluster); err != nil || remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
+	remoteClient, err := r.Clusters.Client(ctx, cluster)
+	if err != nil || !workload.ObservesNodes(remoteClient) || remoteClient.Get(ctx, types.NamespacedName{Name: name}, node) != nil {
 		node.Name = name
 	}
 	return r.maintenancesOf(ctx, cluster, node)
@@ -282,7 +284,7 @@ func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1
 
 // itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it, since its progress affects their targets and
 // whether they may restore the Nodes. Until the Nodes are observed it reads none: a request would delay all events of the workload cluster.
-// All NodeMaintenances have another event then.
+// Once they are, all NodeMaintenances have an event.
 func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 		itself := []types.NamespacedName{client.ObjectKeyFromObject(m)}

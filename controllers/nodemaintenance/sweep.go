@@ -114,8 +114,8 @@ func (r *Sweeper) nodesOf(ctx context.Context, cluster types.NamespacedName, m *
 		return known
 	}
 	cached, err := r.Clusters.Client(ctx, cluster)
-	if err != nil {
-		return known // the first lists of the next connection enqueue all Nodes with traces
+	if err != nil || !workload.ObservesNodes(cached) {
+		return known // the first list of Nodes enqueues all with traces
 	}
 	nodes, err := selectedNodes(ctx, cached, m)
 	if err != nil {
