@@ -270,7 +270,8 @@ func TestTurnsAtTheSameTime(t *testing.T) {
 			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
 			remote, management := fake.NewClientBuilder().WithScheme(newScheme()), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(policy)
 			for i, m := range machines {
-				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), string("ab"[i]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+				m.Status.NodeRef.Name = m.Name
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
 				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i)) // the younger one is overdue
 				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)

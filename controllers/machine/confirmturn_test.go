@@ -34,9 +34,9 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 		waited bool  // the Machine has recorded that it waits for a turn
 		answer error // nil: the list is cut off
 	}{
-		"M93: a Machine that has waited continues to wait, and its condition does not blame the workload cluster": {waited: true},
-		"M93: a Machine that has not recorded yet that it waits is not released":                                  {},
-		"M93: neither is it if the API server answers with an error":                                              {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
+		"M93: a Machine that has waited waits on, and its condition does not blame the workload cluster": {waited: true},
+		"M93: a Machine that has not recorded yet that it waits is not released":                         {},
+		"M93: neither is it if the API server answers with an error":                                     {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}

@@ -49,7 +49,8 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			var reads atomic.Int32
-			remote := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}}).
+			remote := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
+				WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}}).
 				WithIndex(&v1alpha1.NodeMaintenance{}, "byNode", func(client.Object) []string { return nil }).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -65,7 +66,8 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 						return c.List(ctx, list, options...)
 					},
 				}).Build()
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}).Build()
+			management := fake.NewClientBuilder().WithScheme(scheme).
+				WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}).Build()
 			clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), scheme, workload.Limits{}, clock.RealClock{})
 			c, err := clusters.Client(t.Context(), key)
 			g.Expect(err).NotTo(HaveOccurred())
