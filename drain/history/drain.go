@@ -270,8 +270,12 @@ func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now tim
 			start = evicted
 		}
 	}
-	if e.requested && pod.Evacuation != nil && wait.Reason != WaitTermination { // the Evacuation says what the first wait was for
-		e.Waits[0].Reason, e.Waits[0].Object = wait.Reason, wait.Object
+	if e.requested && pod.Evacuation != nil { // the Evacuation says what the first wait was for, also if that has ended
+		first := wait
+		if wait.Reason == WaitTermination {
+			first = EvacuationWait(pod.Evacuation)
+		}
+		e.Waits[0].Reason, e.Waits[0].Object = first.Reason, first.Object
 	}
 	e.proceed(wait, start)
 	e.requested = pod.Evacuation == nil && wait.Reason == WaitEviction && len(e.Waits) == 1

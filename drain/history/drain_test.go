@@ -106,6 +106,17 @@ func TestTheFirstWaitIsThatOfTheEvacuation(t *testing.T) {
 	g.Expect(ended[0].Waits).To(Equal([]Wait{{Reason: WaitEvacuator, Object: "evacuator example.com", Start: at(0), End: at(5)}}))
 }
 
+func TestTheFirstWaitHasEndedWhenTheEvacuationIsObserved(t *testing.T) {
+	g, d := NewWithT(t), &Drain{}
+	d.Observe(seen(drainedPod("a", func(pod *Pod) { pod.Evacuation = nil })), at(0))
+	deleted := func(pod *Pod) { pod.Evacuation.Status.ActiveEvacuatorClass = ptr.To("example.com") }
+	d.Observe(seen(drainedPod("a", deleted, terminating(at(1)))), at(1.5))
+	ended, _ := d.Observe(seen(), at(5))
+	g.Expect(ended[0].Waits).To(Equal([]Wait{
+		{Reason: WaitEvacuator, Object: "evacuator example.com", Start: at(0), End: at(1.5)}, {Reason: WaitTermination, Start: at(1.5), End: at(5)},
+	}))
+}
+
 func TestWaitAfterRestart(t *testing.T) {
 	t.Run("M72: what a Pod waits for when a manager observes it first says nothing about the time before", func(t *testing.T) {
 		g, d := NewWithT(t), &Drain{}
