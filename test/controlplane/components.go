@@ -119,7 +119,7 @@ func (c *ControlPlane) launch(component Component, extraArgs ...string) error {
 		LogFile: c.logFile(string(component)),
 		// The heaps are small here, so by default an API server under load spends almost half of its
 		// time on garbage collection. With this setting, a control plane takes about a gigabyte.
-		Env:         []string{"GOGC=200"},
+		Env:         []string{"GOGC=400"},
 		StopTimeout: 5 * time.Second,
 	})
 	if err != nil {

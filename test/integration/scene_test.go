@@ -35,7 +35,7 @@ const (
 	// counts and never on seconds.
 	soon       = time.Minute
 	eventually = 4 * time.Minute
-	pace       = 50 * time.Millisecond
+	pace       = 100 * time.Millisecond
 )
 
 func TestMain(m *testing.M) {
