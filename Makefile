@@ -43,9 +43,9 @@ bench-smoke: tools-controlplane ## Fail if calls, writes or memory exceed the re
 CPUS          := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 TEST_PACKAGES ?= $(if $(filter 1,$(CPUS)),1,2)
 TEST_TIMEOUT  ?= 60m
-# Parallel tests of a package. Tests with control planes mostly wait: each takes a third of a CPU, and at most two and a half gigabytes. Six
-# of them keep two CPUs busy, where the memory is enough; four do so for three quarters of the time.
-TEST_PARALLEL ?= $(if $(wildcard /proc/meminfo),$(shell awk '$$1 == "MemTotal:" {n = int($$2 / 2500000); print (n < 4 ? 4 : (n > 6 ? 6 : n))}' /proc/meminfo),4)
+# Parallel tests of a package. Tests with control planes mostly wait: each takes a quarter of a CPU, and at most three gigabytes. Eight of
+# them keep two CPUs busy, where the memory is enough.
+TEST_PARALLEL ?= $(if $(wildcard /proc/meminfo),$(shell awk '$$1 == "MemTotal:" {n = int($$2 / 3000000); print (n < 4 ? 4 : (n > 8 ? 8 : n))}' /proc/meminfo),4)
 # A number of inputs, not seconds: Go sometimes reports the end of the time as a failure (https://go.dev/issue/56238).
 FUZZ_TIME     ?= 1000x
 

@@ -118,7 +118,7 @@ func (c *ControlPlane) launch(component Component, extraArgs ...string) error {
 		Dir:     c.dir,
 		LogFile: c.logFile(string(component)),
 		// The heaps are small here, so by default an API server under load spends almost half of its
-		// time on garbage collection. With this setting, a control plane takes about a gigabyte.
+		// time on garbage collection. With this setting, a control plane takes at most one and a half gigabytes.
 		Env:         []string{"GOGC=400"},
 		StopTimeout: 5 * time.Second,
 	})
