@@ -131,6 +131,13 @@ func TestWithoutConnection(t *testing.T) {
 			v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),
 		}},
 		{
+			name: "M94: keeps a Machine whose drain has ended after its deletion, and that waits for no volumes", state: wasLost, blindFor: 2 * time.Minute,
+			records: map[string]string{
+				clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation: "an operator", v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute),
+				v1alpha1.DrainEndedAnnotation: ago(10 * time.Minute),
+			},
+		},
+		{
 			name: "M94: a drain in place that has ended does not time out in an outage", state: wasLost, inPlace: true, blindFor: 2 * time.Minute,
 			records: map[string]string{
 				v1alpha1.DrainStartedAnnotation: ago(20 * time.Minute), v1alpha1.DrainEndedAnnotation: ago(20 * time.Minute),

@@ -41,6 +41,7 @@ type Clock struct {
 
 	isAttempted bool // see Situation.IsAttempted
 	resumed     bool // the end of an earlier drain does not count any more
+	isFormer    bool // the end is that of an earlier drain: see endedBefore
 	outdated    bool // see isOutdated
 }
 
@@ -65,6 +66,7 @@ func ClockOf(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMainte
 	if c.Held = heldSince(m, now); c.Held != nil { // what began before does not count
 		c.Drained, c.Volumes, c.outdated, c.resumed = nil, nil, isOutdated(m, maintenance), true
 	}
+	c.isFormer = c.endedBefore(m, maintenance)
 	if present, found := maintenance.Get(); found && c.Drain == nil && c.Held == nil {
 		c.Drain = notBefore(present.OwnDrainStart(), recordsFrom(m))
 		// The drain has continued later, and the clock of this manager is behind.
@@ -116,6 +118,16 @@ func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
 		return &now
 	}
 	return end
+}
+
+// endedBefore reports whether the end of the drain of a deleted Machine is that of an earlier one: it ended before the deletion, or its
+// NodeMaintenance no longer exists, or does not drain the Node. Then the Node must be drained again. The times have whole seconds: a drain
+// that has ended in the second of the deletion counts as the present one, which releases no Machine.
+func (c Clock) endedBefore(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
+	if c.Drained == nil || m.DeletionTimestamp.IsZero() {
+		return false
+	}
+	return c.Drained.Before(m.DeletionTimestamp.Time) || maintenance.IsKnown() && !drains(maintenance)
 }
 
 // continuesAfterTimeout reports whether a drain had timed out and continues, because its timeout was extended or removed during the wait
@@ -178,12 +190,11 @@ func (c Clock) WithTurn(turn Turn, m *clusterv1.Machine, now time.Time) Clock {
 	return c
 }
 
-// WithBlock starts the clock of a drain that has not begun, or that began in an earlier maintenance of the Node and has ended: since is
-// when something has prevented the drain, or kept the manager from observing it. The drain timeout applies to that, too (M39). Only a
-// deletion counts: while no Pod of a running Machine must be drained, there is nothing to time out.
+// WithBlock starts the clock of a drain that has not begun, or before which an earlier one has ended, see endedBefore: since is when
+// something has prevented the drain, or kept the manager from observing it. The drain timeout applies to that, too (M39). After the end of
+// the present drain, or while no Pod of a running Machine must be drained, there is nothing to time out.
 func (c Clock) WithBlock(m *clusterv1.Machine, since time.Time) Clock {
-	isOver := c.Drained != nil && c.Volumes == nil
-	if c.Blocked == nil && (!c.hasBegun() || isOver && !m.DeletionTimestamp.IsZero()) {
+	if c.Blocked == nil && (!c.hasBegun() || c.isFormer && c.Volumes == nil) {
 		c.Blocked = notBeforeRequest(m, since)
 	}
 	return c
@@ -304,11 +315,11 @@ func (c Clock) VolumeWaitStart(m *clusterv1.Machine, maintenance *v1alpha1.NodeM
 
 // DrainDeadline returns when the drain times out, nil if it has no timeout or if no timeout applies now. The clock starts with stage Drain
 // of the NodeMaintenance. If that has not started, it starts when something has prevented the drain, or kept the manager from observing it,
-// and not before the request. It does not run while the Machine waits for a turn, and not after the drain has ended.
+// and not before the request. It does not run while the Machine waits for a turn, and not after the drain has ended, see endedBefore.
 func (c Clock) DrainDeadline(m *clusterv1.Machine) *time.Time {
 	start := c.Drain
 	switch {
-	case c.Drained != nil && (c.Volumes != nil || m.DeletionTimestamp.IsZero()):
+	case c.Drained != nil && (c.Volumes != nil || !c.isFormer):
 		return nil
 	case c.Waiting != nil:
 		return nil

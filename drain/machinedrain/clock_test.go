@@ -57,6 +57,8 @@ var unread lookup.Result[v1alpha1.NodeMaintenance]
 func TestClockBeforeTheDrain(t *testing.T) {
 	m, now := machine(isDeleted, timeouts(60, 0)), after(100)
 	waiting := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.WaitingForTurnAnnotation, "2026-01-01T00:00:10Z"))
+	ended := machine(isDeleted, timeouts(60, 0), annotated(v1alpha1.DrainStartedAnnotation, "2026-01-01T00:00:10Z",
+		v1alpha1.DrainEndedAnnotation, "2026-01-01T00:00:20Z"))
 	upgraded := machine(isDeleted, timeouts(60, 0))
 	conditions.Set(upgraded, metav1.Condition{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn})
 	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
@@ -83,6 +85,11 @@ func TestClockBeforeTheDrain(t *testing.T) {
 			"M37: counts from the start of a running drain",
 			machinedrain.ClockOf(m, read(draining(30)), now).WithTurn(hasTurn, m, now).WithBlock(m, now), ptr.To(after(90)),
 		},
+		{
+			"M39: counts what prevents a drain that had ended from beginning again, if its NodeMaintenance is gone",
+			machinedrain.ClockOf(ended, read(nil), now).WithBlock(ended, after(80)), ptr.To(after(140)),
+		},
+		{"M94: a drain that has ended does not time out in an outage", machinedrain.ClockOf(ended, unread, now).WithBlock(ended, after(80)), nil},
 		{"M92: counts from the granted turn", machinedrain.ClockOf(waiting, unread, now).WithBlock(waiting, after(20)).WithGrantedTurn(now), ptr.To(after(160))},
 	} {
 		t.Run(tc.name, func(t *testing.T) { expectTime(t, tc.clock.DrainDeadline(m), tc.want) })

@@ -59,6 +59,11 @@ var matrixRecords = map[string]map[string]string{
 var inPlaceRecords = map[string]map[string]string{
 	"drained, with volumes":   {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.DrainEndedAnnotation: "-300", v1alpha1.VolumeWaitStartedAnnotation: "-300"},
 	"timed out, with volumes": {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.VolumeWaitStartedAnnotation: "-300"},
+	"drained":                 {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.DrainEndedAnnotation: "-300"},
+	"drained and blocked":     {v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.DrainEndedAnnotation: "-300", v1alpha1.DrainBlockedAnnotation: "400"},
+	"drained with the deletion": {
+		v1alpha1.DrainStartedAnnotation: "-400", v1alpha1.DrainEndedAnnotation: "0", v1alpha1.DrainBlockedAnnotation: "400",
+	},
 }
 
 // matrixMachine returns a Machine with records, whose drain was requested by its deletion or in place.
@@ -188,6 +193,12 @@ func (tc matrixCase) resumed() time.Time {
 	return after(present).Add(-ended.Sub(*clock.Drain))
 }
 
+// isGone reports whether the NodeMaintenance of a drain that had begun does not exist, or does not drain the Node.
+func isGone(maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
+	m, found := maintenance.Get()
+	return maintenance.IsKnown() && (!found || m.Spec.Stage != v1alpha1.StageDrain)
+}
+
 // hasBegun reports whether the drain has begun, in this or in an earlier maintenance of the Node.
 func (tc matrixCase) hasBegun() bool {
 	return tc.isDraining() || tc.has(v1alpha1.DrainEndedAnnotation) || tc.has(v1alpha1.VolumeWaitStartedAnnotation)
@@ -276,14 +287,16 @@ func TestDeadlines(t *testing.T) {
 			}
 		})
 	})
-	t.Run("M94: a drain that has ended does not time out, unless its Machine is deleted and nothing can be observed since", func(t *testing.T) {
+	t.Run("M94: a drain that has ended does not time out, unless the Node of a deleted Machine must be drained again and that is blocked", func(t *testing.T) {
 		eachCase(t, func(t *testing.T, tc matrixCase) {
 			t.Helper()
 			at, part := tc.deadline()
 			waited := tc.has(v1alpha1.WaitingForTurnAnnotation) && !tc.has(v1alpha1.DrainStartedAnnotation) // for the turn to drain it again
 			ended := (tc.hasEnded() && !waited || tc.situation.IsDrained && !tc.wasHeld()) && !tc.situation.IsResumed && !tc.situation.TurnGranted
 			isBlocked := tc.has(v1alpha1.DrainBlockedAnnotation) || !tc.situation.BlockedSince.IsZero()
-			if at != nil && part == machinedrain.PartDrain && ended && (tc.machine.DeletionTimestamp.IsZero() || !isBlocked) {
+			recorded, _ := tc.recorded(v1alpha1.DrainEndedAnnotation)
+			isFormer := !recorded.IsZero() && recorded.Before(deleted) || isGone(tc.situation.Maintenance)
+			if at != nil && part == machinedrain.PartDrain && ended && (tc.machine.DeletionTimestamp.IsZero() || !isBlocked || !isFormer) {
 				t.Errorf("times out at %s", at)
 			}
 			if at != nil && part == machinedrain.PartDrain && ended && at.Before(after(limit)) {
