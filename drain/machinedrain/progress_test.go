@@ -155,6 +155,21 @@ func TestPatience(t *testing.T) {
 			t.Errorf("got %+v", turn)
 		}
 	})
+	t.Run("M37, M127, M133: while a drain does not count, the oldest Machine begins, and no younger one is overdue", func(t *testing.T) {
+		older, younger, at := impatient(contender("b", 2)), within(195, impatient(contender("z", 9))), time.Unix(205, 0)
+		for name, others := range map[string][]machinedrain.Contender{
+			"alone": {stuck}, "one of another policy, which has waited longer than the younger one, would be next": {
+				stuck, elsewhere(progressed(contender("c", 1), 100, 0)), elsewhere(contender("d", 5)),
+			},
+		} {
+			if turn := machinedrain.TurnOf(older, append(others, younger), 1, at); !turn.Now() {
+				t.Errorf("%s: the older one: got %+v", name, turn)
+			}
+			if turn := machinedrain.TurnOf(younger, append(others, older), 1, at); turn.Now() {
+				t.Errorf("%s: the younger one begins as well, or before: got %+v", name, turn)
+			}
+		}
+	})
 	t.Run("M133: without a patience, a drain always counts", func(t *testing.T) {
 		if turn := machinedrain.TurnOf(contender("z", 9), []machinedrain.Contender{progressed(contender("a", 1), 100, 0)}, 1, time.Unix(100000, 0)); turn.Now() {
 			t.Errorf("got %+v", turn)

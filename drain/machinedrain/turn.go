@@ -73,9 +73,9 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress use the
-	// limit, or that something keeps a Machine which has waited longer from beginning. When a drain ends, the next one begins: until then
-	// no other Machine is overdue.
+	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress that count
+	// use the limit, or that something keeps a Machine which has waited longer from beginning. When a drain ends, or does not count any more,
+	// the next one begins: until then no other Machine is overdue.
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
 	Former string
@@ -174,23 +174,19 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 		turn.Longest, lastBegan = draining[0].Name, draining[len(draining)-1].Began
 	}
 	turn.Latest, turn.Overdue = self.latest(lastBegan), self.isOverdue(lastBegan, now)
-	isBlocked := false
-	var blocked Contender
-	for _, other := range others {
-		if other.Standing == HasTurn || compareContenders(other, self) > 0 {
-			continue
-		}
+	ahead, isBlocked := aheadOf(self, others), false
+	for _, other := range ahead {
 		turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
 		if !other.delays(self) {
 			continue
 		}
 		turn.Before++
 		isBlocked = isBlocked || other.isPassedBy(self)
-		if other.Standing != Waits && (turn.Blocked == "" || compareContenders(other, blocked) < 0) {
-			blocked, turn.Blocked = other, other.Name
+		if other.Standing != Waits && turn.Blocked == "" {
+			turn.Blocked = other.Name
 		}
 	}
-	turn.Overdue = turn.Overdue && (turn.Draining >= limit || isBlocked)
+	turn.Overdue = turn.Overdue && (turn.Draining-excusedFor(nextOf(self, ahead), all, now) >= limit || isBlocked)
 	turn.StallsAt, turn.Stalled, turn.MayStall = stallsAt(draining, now)
 	return turn
 }
@@ -198,6 +194,21 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 // underLimitOf returns the other contenders that count under the limit of one of them.
 func underLimitOf(self Contender, all []Contender) []Contender {
 	return slices.DeleteFunc(slices.Clone(all), func(c Contender) bool { return c.Name == self.Name || c.Policy != "" && c.Policy != self.Policy })
+}
+
+// aheadOf returns the contenders without a turn that have waited longer than one of them, the oldest request first.
+func aheadOf(self Contender, others []Contender) []Contender {
+	ahead := slices.DeleteFunc(slices.Clone(others), func(c Contender) bool { return c.Standing == HasTurn || compareContenders(c, self) > 0 })
+	slices.SortFunc(ahead, compareContenders)
+	return ahead
+}
+
+// nextOf returns the contender that begins next: the first of those ahead of a Machine that nothing blocks, or else the Machine itself.
+func nextOf(self Contender, ahead []Contender) Contender {
+	if i := slices.IndexFunc(ahead, func(c Contender) bool { return c.Standing == Waits }); i >= 0 {
+		return ahead[i]
+	}
+	return self
 }
 
 // drainsOf returns the contenders that have turns, those that have had them for the longest time first.
