@@ -100,8 +100,8 @@ func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance) *time
 	return turnBegan(m)
 }
 
-// BlockedAloneAfter is how long a Machine without a drain timeout may delay others while something that concerns only it prevents its drain
-// from beginning.
+// BlockedAloneAfter is how long a Machine without a drain timeout, or one that is overdue, may delay others while something that concerns
+// only it prevents its drain from beginning.
 const BlockedAloneAfter = 5 * time.Minute
 
 // delays reports whether a Machine that has waited longer delays the drain of another one. One that is blocked does, until the other one is

@@ -73,9 +73,9 @@ type Turn struct {
 	Settles time.Time
 	// Latest is when the drain starts regardless of the limit unless another drain starts before, zero if the Machine has no drain timeout.
 	Latest time.Time
-	// Overdue means that Latest has passed for this Machine and for none that has waited longer, and that the drains in progress that count
-	// use the limit, or that something keeps a Machine which has waited longer from beginning. When a drain ends, or does not count any more,
-	// the next one begins: until then no other Machine is overdue.
+	// Overdue means that Latest has passed for this Machine and for none that has waited longer, see takesOverdueTurn, and that the drains in
+	// progress that count use the limit, or that something keeps a Machine which has waited longer from beginning. When a drain ends, or does
+	// not count any more, the next one begins: until then no other Machine is overdue.
 	Overdue bool
 	// Former is the policy that may be replaced until Settles, see AwaitPolicy.
 	Former string
@@ -176,7 +176,7 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	turn.Latest, turn.Overdue = self.latest(lastBegan), self.isOverdue(lastBegan, now)
 	ahead, isBlocked := aheadOf(self, others), false
 	for _, other := range ahead {
-		turn.Overdue = turn.Overdue && !other.isOverdue(lastBegan, now)
+		turn.Overdue = turn.Overdue && !other.takesOverdueTurn(self, lastBegan, now)
 		if !other.delays(self) {
 			continue
 		}
@@ -232,6 +232,14 @@ func (c Contender) settles(now time.Time) time.Time {
 		return time.Time{}
 	}
 	return settles
+}
+
+// takesOverdueTurn reports whether a Machine that has waited longer is overdue, so that another one is not. What keeps it from beginning
+// may keep it from recording the turn, too, for example an API server that refuses each change of it: then the other one passes it after
+// BlockedAloneAfter. One that was blocked itself a moment ago does not, see isPassedBy.
+func (c Contender) takesOverdueTurn(other Contender, lastBegan, now time.Time) bool {
+	isPassed := c.Standing != Waits && other.Standing != Blocked && c.isOverdue(lastBegan, now.Add(-BlockedAloneAfter))
+	return c.isOverdue(lastBegan, now) && !isPassed
 }
 
 // isOverdue reports whether the drain should have started regardless of the limit.

@@ -165,6 +165,26 @@ func TestTurnOf(t *testing.T) {
 			within(10, blockedAlone(contender("c", 3))), []machinedrain.Contender{blockedAlone(contender("b", 2))}, 1, 50, true,
 		},
 		{
+			"M37, M39: makes the later of two overdue deletions wait for an older one that is blocked, which gets the turn first",
+			within(10, contender("c", 3)), []machinedrain.Contender{within(10, blocked(contender("b", 2)))}, 1, 311, false,
+		},
+		{
+			"M37, M39: for five minutes: what blocks the older one may keep it from recording the turn",
+			within(10, contender("c", 3)), []machinedrain.Contender{within(10, blocked(contender("b", 2)))}, 1, 312, true,
+		},
+		{
+			"M37, M39: after the last drain has begun, the older one gets five minutes again",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 302), within(10, blockedAlone(contender("b", 2)))}, 1, 611, false,
+		},
+		{
+			"M37: makes the third of three overdue deletions wait for the second one, if the oldest is blocked",
+			within(10, contender("d", 4)), []machinedrain.Contender{within(10, blocked(contender("b", 2))), within(10, contender("c", 3))}, 1, 400, false,
+		},
+		{
+			"M37: makes the later of two overdue deletions wait if both were blocked, as by an outage that is over",
+			within(10, blocked(contender("c", 3))), []machinedrain.Contender{within(10, blocked(contender("b", 2)))}, 1, 1000, false,
+		},
+		{
 			"M37: makes the later of two overdue deletions wait behind a blocked one",
 			within(10, contender("d", 4)), []machinedrain.Contender{blocked(contender("b", 2)), within(10, contender("c", 3))}, 1, 50, false,
 		},
@@ -191,6 +211,10 @@ func TestTurnOf(t *testing.T) {
 		{
 			"M37: makes the later deletion of two that are overdue wait, also if the other one waits for invalid rules",
 			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 50, false,
+		},
+		{
+			"M37: for five minutes: the older one may not be able to record the turn",
+			within(10, contender("c", 3)), []machinedrain.Contender{began(contender("a", 1), 1), within(10, awaitsRules(contender("b", 2)))}, 1, 312, true,
 		},
 		{
 			"M6: waits for invalid rules no longer than the drain timeout behind an older deletion that has none",

@@ -1,6 +1,7 @@
 package machinedrain_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -26,8 +27,8 @@ type simulated struct {
 	// fails means that a step before the turn fails, and failing is since when.
 	fails   bool
 	failing int
-	// refused means that the step after the turn fails.
-	refused bool
+	// refused means that the step after the turn fails, and frozen that the API server refuses each change of the Machine.
+	refused, frozen bool
 	// pool is the name of its policy, and waited means that the Machine has waited for a turn.
 	pool       string
 	waited     bool
@@ -136,6 +137,10 @@ func (s *simulation) reconcile(m *simulated) (released bool) {
 		deadline := clock.DrainDeadline(&m.Machine)
 		return deadline != nil && !after(s.now).Before(*deadline)
 	}
+	if m.frozen && m.maintenance == nil { // it records no turn, and cannot be released
+		m.failing = cmp.Or(m.failing, s.now)
+		return false
+	}
 	if m.fails && m.maintenance == nil { // its drain timeout counts, from the turn if it waits for one
 		if obstacle = machinedrain.BlockedAlone; m.failing == 0 {
 			obstacle, m.failing = machinedrain.Waits, s.now
@@ -193,12 +198,13 @@ func (s *simulation) remove(m *simulated) {
 // the policies are gone. No Machine waits for one that does not begin, unless more Machines than the limit fail after the turn: the timeout
 // of either ends the wait, or none has one, and the wait has a limit. A Machine whose drain timeout is removed keeps no turn that it has
 // not used. A Machine that is remediated waits for no other, and none waits for it. If a drain makes no progress for the patience of its
-// policy, another one begins, but only one in the Cluster at a time.
+// policy, another one begins, but only one in the Cluster at a time. A Machine that the API server refuses to change delays other
+// overdue ones by at most five minutes.
 func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M127, M131, M133
 	rapid.Check(t, func(t *rapid.T) {
 		s := &simulation{limit: rapid.IntRange(1, 2).Draw(t, "limit"), patience: rapid.SampledFrom([]int{0, 60}).Draw(t, "patience")}
 		for i := range rapid.IntRange(20, 50).Draw(t, "steps") {
-			step := rapid.IntRange(0, 13).Draw(t, "step")
+			step := rapid.IntRange(0, 14).Draw(t, "step")
 			if step == 0 {
 				m := &simulated{Machine: inDeletion(fmt.Sprintf("%c%02d", rapid.ByteRange('a', 'z').Draw(t, "name"), i))}
 				m.DeletionTimestamp = ptr.To(metav1.NewTime(after(s.now)))
@@ -226,6 +232,8 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 				m.held = !m.held
 			case 7:
 				m.fails = !m.fails
+			case 14:
+				m.frozen = m.maintenance == nil && !m.waited && !m.hasBegun()
 			case 8:
 				m.Spec.Deletion.NodeDrainTimeoutSeconds = nil
 			case 9:
@@ -247,7 +255,12 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 		}
 		s.gone = false
 		end := rapid.Bool().Draw(t, "drains end")
-		for range (len(s.machines)+2)*4 + 100 { // a drain that begins delays the next one by at most 30 s, and Machines that fail by at most 5 min
+		// A drain that begins delays the next one by at most 30 s, and Machines that fail, or frozen ones that are overdue, by at most 5 min.
+		perDrain := 4
+		if slices.ContainsFunc(s.machines, func(m *simulated) bool { return m.frozen }) {
+			perDrain += 30
+		}
+		for range (len(s.machines)+2)*perDrain + 100 {
 			s.now += 10
 			for _, each := range slices.Clone(s.machines) {
 				if s.step(t, each); end && each.maintenance != nil {
@@ -262,8 +275,8 @@ func TestTurnsOfBlockedMachines(t *testing.T) { // M26, M37, M39, M121, M126, M1
 			}
 		}
 		for _, m := range s.machines {
-			isPrevented := m.invalid || m.fails || m.refused || refused[m.pool] > s.limit && !m.remediated
-			if count, _ := s.lastBegan(m); !m.held && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && (count < s.limit || m.remediated)) {
+			isPrevented := m.invalid || m.fails || m.refused || perDrain > 4 || refused[m.pool] > s.limit && !m.remediated
+			if count, _ := s.lastBegan(m); !m.held && !m.frozen && !m.hasBegun() && (m.timeout() > 0 || !isPrevented && (count < s.limit || m.remediated)) {
 				t.Fatalf("%d drains have begun, the limit is %d, and Machine %s still waits", count, s.limit, m.Name)
 			}
 		}
