@@ -123,6 +123,7 @@ func (r *Reconciler) findNodeIn(ctx context.Context, s *scope, cached client.Cli
 			return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
 		}
 		if s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items); s.machine.Status.NodeRef.Name != "" {
+			s.isNodeLookedUp = true
 			return nil
 		}
 	}

@@ -261,6 +261,8 @@ type scope struct {
 
 	unadmitted error // why it is not known whether the Node is drained at all; nil: it is drained
 
+	isNodeLookedUp bool // the Machine has no nodeRef: the name of the Node was found by the provider ID, see findNode
+
 	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin
 
 	// The following fields are set once the workload cluster has been read.

@@ -34,7 +34,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if !s.policySettles.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: s.policySettles, Former: machinedrain.LimitOf(s.machine, nil).Policy}, nil
 	}
-	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); !until.IsZero() {
+	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); s.isNodeLookedUp && !until.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: until}, nil
 	}
 	turn, err := r.turnAmong(ctx, s, r.Client)

@@ -486,3 +486,52 @@ func TestNextInLineOfEachPolicy(t *testing.T) {
 		g.Expect(requests[wakeUps].Name).To(Equal(string(rune('a' + 2*wakeUps - 1))))
 	})
 }
+
+func TestTurnsOfMachinesWithoutNodeRef(t *testing.T) {
+	t.Run("M26, M128: Machines without a nodeRef do not begin together while the watch has not delivered their NodeMaintenances", func(t *testing.T) {
+		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
+		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+		controlPlane, objects := deletedMachine(), []client.Object{provisionedCluster(), policy}
+		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
+		controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
+		controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
+		machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
+		for i, m := range machines {
+			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-10 * time.Second))) // the manager has just started, for example
+			m.Status.NodeRef.Name, m.Spec.ProviderID = "", "cloud://"+m.Name
+			remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID}, Spec: corev1.NodeSpec{ProviderID: m.Spec.ProviderID}})
+			objects = append(objects, m)
+		}
+		stored := remote.Build()
+		lagging := interceptor.NewClient(stored, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if _, is := list.(*v1alpha1.NodeMaintenanceList); is {
+					return nil
+				}
+				return c.List(ctx, list, options...)
+			},
+		})
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(objects, controlPlane)...).WithStatusSubresource(machines[0]).Build()
+		reachable := disconnected{clustercache.NewFakeClusterCache(lagging, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
+		r := newReconciler(t, management, reachable, clocktesting.NewFakePassiveClock(now))
+		for _, m := range machines {
+			r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		all, draining := &v1alpha1.NodeMaintenanceList{}, 0
+		g.Expect(stored.List(t.Context(), all)).To(Succeed())
+		g.Expect(all.Items).To(HaveLen(2))
+		for i := range all.Items {
+			if all.Items[i].Spec.Stage == v1alpha1.StageDrain {
+				draining++
+			}
+		}
+		g.Expect(draining).To(BeNumerically("<=", 1), "maxParallelDrains")
+	})
+}

@@ -152,7 +152,7 @@ func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenan
 		since = present.CreationTimestamp.Time
 	}
 	until := since.Add(settling)
-	if m.Status.NodeRef.IsDefined() || !now.Before(until) || until.Sub(now) > 2*settling { // the clock of the workload cluster is ahead
+	if !now.Before(until) || until.Sub(now) > 2*settling { // the clock of the workload cluster is ahead
 		return time.Time{}
 	}
 	return until

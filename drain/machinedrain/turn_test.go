@@ -440,23 +440,18 @@ func TestSettlesWithoutNodeRef(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		present *v1alpha1.NodeMaintenance
-		named   bool
 		waits   bool
 	}{
-		{"a Machine without a NodeMaintenance waits", nil, false, true},
-		{"one whose NodeMaintenance others may not have observed waits", created(time.Second), false, true},
-		{"one whose NodeMaintenance is older does not", created(2 * time.Second), false, false},
-		{"one whose workload cluster has a clock that is ahead does not", created(-time.Hour), false, false},
-		{"one with a nodeRef does not", nil, true, false},
-		{"one that has waited, and whose NodeMaintenance cannot be read, does not", nil, false, false},
+		{"a Machine without a NodeMaintenance waits", nil, true},
+		{"one whose NodeMaintenance others may not have observed waits", created(time.Second), true},
+		{"one whose NodeMaintenance is older does not", created(2 * time.Second), false},
+		{"one whose workload cluster has a clock that is ahead does not", created(-time.Hour), false},
+		{"one that has waited, and whose NodeMaintenance cannot be read, does not", nil, false},
 	} {
 		t.Run("M128: "+tc.name, func(t *testing.T) {
 			m := inDeletion("one")
 			if strings.Contains(tc.name, "has waited") {
 				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Minute).UTC().Format(time.RFC3339)
-			}
-			if !tc.named {
-				m.Status.NodeRef.Name = ""
 			}
 			if got := machinedrain.SettlesWithoutNodeRef(&m, tc.present, now); got.IsZero() == tc.waits {
 				t.Errorf("got %s", got)
