@@ -374,10 +374,10 @@ func (r *Reconciler) confirmGone(ctx context.Context, s *scope) error {
 func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Action, now time.Time) error {
 	before, after := s.evacuation, s.evacuation.DeepCopy()
 	action.Apply(after, now)
-	observeTransition(before, after)
 	if err := r.patchStatus(ctx, s, before, after); err != nil {
 		return err
 	}
+	observeTransition(before, after)
 	if action.Delete {
 		// Without a lock, since a concurrent write does not bring the Pod back. The UID excludes an Evacuation that was recreated.
 		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); err != nil {
@@ -393,19 +393,31 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 	return nil
 }
 
-// patchStatus patches the status without a lock: evacuators write other fields of it at any time, and a conflict would delay the action.
+// patchStatus patches the status. An evacuator writes it at any time, and the watch may lag. So a patch that activates an evacuator or
+// contains the list of conditions fails with a conflict if the Evacuation has changed. Any other patch does not: it is right for
+// the changed Evacuation too, and a conflict would delay the action.
 func (r *Reconciler) patchStatus(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation) error {
 	if apiequality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	patched := before.DeepCopy()
+	patched, patch := before.DeepCopy(), client.MergeFrom(before)
 	patched.Status = after.Status
-	if err := s.client.Status().Patch(ctx, patched, client.MergeFrom(before)); err != nil {
+	if decides(before.Status, after.Status) {
+		patch = client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	}
+	if err := s.client.Status().Patch(ctx, patched, patch); err != nil {
 		return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(after))
 	}
 	r.Written.RecordWritten(s.request.Cluster, patched)
 	after.ResourceVersion = patched.ResourceVersion
 	return nil
+}
+
+// decides reports whether an update of the status changes the active evacuator, its completion or the conditions.
+func decides(before, after v1alpha1.EvacuationStatus) bool {
+	return before.ActiveEvacuatorCompleted != after.ActiveEvacuatorCompleted ||
+		!apiequality.Semantic.DeepEqual(before.ActiveEvacuatorClass, after.ActiveEvacuatorClass) ||
+		!apiequality.Semantic.DeepEqual(before.Conditions, after.Conditions)
 }
 
 // patch patches finalizers and spec. It fails with a conflict if another actor has changed them, for which the cache may be stale: also
