@@ -9,6 +9,7 @@ import (
 
 func TestObserveBlocked(t *testing.T) {
 	t.Run("M29: counts blocked Pods by reason, and deletes the series of past reasons", func(t *testing.T) {
+		podsBlocked.Reset() // of other tests
 		one, two := types.NamespacedName{Namespace: "ns", Name: "one"}, types.NamespacedName{Namespace: "ns", Name: "two"}
 		r, other := newState(), newState()
 		r.observeBlocked(one, map[string]int{"BudgetExhausted": 3, "AdmissionRefused": 1})

@@ -441,8 +441,10 @@ func (p *pass) requeueAt(t time.Time) {
 
 // report patches the status of each Evacuation whose reason to wait has changed, and updates the metric of blocked Pods. Short waits are
 // not worth a patch: until the watch delivers our own evictions, and for a new Evacuation until the disruption controller processes a
-// change. A patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow. Evictions
-// wait for the patches, so report leaves to the next pass what takes longer than reportsLast.
+// change. A patch that fails delays no other: tenants write Evacuations, and one may be so large that its status cannot grow. A patch
+// conflicts if the Evacuation has changed since the pass read it: an evacuator may be active now. A later pass retries it, without an event
+// of that change, which may never come (R73). Evictions wait for the patches, so report leaves to the next pass what takes longer than
+// reportsLast.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 	var group errgroup.Group
 	group.SetLimit(parallelReports)
@@ -469,7 +471,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 			defer cancel()
-			err := p.client.Status().Patch(ctx, changed, client.MergeFrom(s.evacuation))
+			err := p.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
 			switch {
 			case apierrors.IsNotFound(err):
 				return nil
@@ -483,7 +485,9 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		})
 	}
 	if err := group.Wait(); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to report what the eviction of a Pod waits for")
+		if !apierrors.IsConflict(errors.Cause(err)) {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to report what the eviction of a Pod waits for")
+		}
 		p.requeueAt(p.now.Add(reportBackoff(1)))
 	}
 	p.state.observeBlocked(p.cluster, p.blocked)
