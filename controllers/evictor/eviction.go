@@ -226,8 +226,8 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 // backoff.
 func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
 	latest := &v1alpha1.Evacuation{} // it may have changed during a long eviction request
-	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil {
-		return // the Evacuation was deleted, or the connection is closed
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil || latest.UID != s.evacuation.UID {
+		return // the Evacuation was deleted, also if it was created again, or the connection is closed
 	}
 	latest, _ = p.written.Latest(p.cluster, latest)
 	changed := latest.DeepCopy()
