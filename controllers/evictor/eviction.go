@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -225,24 +226,39 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 // recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a
 // backoff.
 func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
-	latest := &v1alpha1.Evacuation{} // it may have changed during a long eviction request
-	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest); err != nil || latest.UID != s.evacuation.UID {
+	observed, key := &v1alpha1.Evacuation{}, client.ObjectKeyFromObject(s.evacuation) // it may have changed during a long eviction request
+	if err := p.client.Get(ctx, key, observed); err != nil || observed.UID != s.evacuation.UID {
 		return // the Evacuation was deleted, also if it was created again, or the connection is closed
 	}
-	latest, _ = p.written.Latest(p.cluster, latest)
-	changed := latest.DeepCopy()
-	s.action.Apply(changed, now)
-	evacuation.Refused(changed, why.reason, why.message, now)
+	latest, _ := p.written.Latest(p.cluster, observed)
 	response := evacuation.Refusal{Reason: why.reason, RetryAfter: why.retryAfter, Took: now.Sub(s.requested)}
 	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now) //nolint:gosec // jitter is not security-relevant
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
-	if err := p.client.Status().Patch(ctx, changed, client.MergeFrom(latest)); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction in the status of the Evacuation", "Evacuation", klog.KObj(changed))
+	err := p.reportRefusal(ctx, latest, why, now)
+	if apierrors.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
+		live := &v1alpha1.Evacuation{}
+		if err = p.live.Get(ctx, key, live); err == nil && live.UID == s.evacuation.UID {
+			err = p.reportRefusal(ctx, live, why, now)
 		}
-		return
 	}
-	p.written.RecordWritten(p.cluster, changed)
+	if client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction in the status of the Evacuation", "Evacuation", klog.KObj(s.evacuation))
+	}
+}
+
+// reportRefusal patches the status of an Evacuation after a refused eviction. An evacuator may be active by now, or about to be activated.
+// So the patch says that eviction is next only if it still is, and conflicts if the Evacuation has changed.
+func (p *pass) reportRefusal(ctx context.Context, latest *v1alpha1.Evacuation, why refusal, now time.Time) error {
+	changed := latest.DeepCopy()
+	if s := p.evictionOf(ctx, latest, now); s != nil {
+		s.action.Apply(changed, now)
+	}
+	evacuation.Refused(changed, why.reason, why.message, now)
+	err := p.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(latest, client.MergeFromWithOptimisticLock{}))
+	if err == nil {
+		p.written.RecordWritten(p.cluster, changed)
+	}
+	return err //nolint:wrapcheck // the caller says what failed
 }
 
 // gracePeriod returns the time that an evicted Pod has to terminate, and the grace period of the request, see rules.RequestedGracePeriod.

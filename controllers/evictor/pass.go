@@ -247,12 +247,20 @@ func (p *pass) isStillDue(ctx context.Context, s *subject, now time.Time) bool {
 	if err := p.client.Get(ctx, client.ObjectKeyFromObject(s.evacuation), latest, client.UnsafeDisableDeepCopy); err != nil {
 		return false
 	}
-	drains, err := p.drainsNow(ctx, s.pod.Spec.NodeName)
-	if err != nil {
-		return false
+	return p.evictionOf(ctx, latest, now) != nil
+}
+
+// evictionOf returns the Pod of an Evacuation if eviction is its next action now. It returns nil if not, or if that cannot be read.
+func (p *pass) evictionOf(ctx context.Context, latest *v1alpha1.Evacuation, now time.Time) *subject {
+	var err error
+	s := p.subjectOf(latest, func(node string) (drains evacuation.NodeTerms) {
+		drains, err = p.drainsNow(ctx, node)
+		return drains
+	}, now)
+	if err != nil || s == nil || s.action.Kind != evacuation.Evict {
+		return nil
 	}
-	again := p.subjectOf(latest, func(string) evacuation.NodeTerms { return drains }, now)
-	return again != nil && again.action.Kind == evacuation.Evict
+	return s
 }
 
 // drainsNow returns the NodeMaintenances that drain a Node now, which may be long after the pass began.
