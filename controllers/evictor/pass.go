@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -464,7 +465,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 		evacuation.Waiting(changed, string(each.Reason), each.Message)
 		reportAt, retryAt := s.evacuation.CreationTimestamp.Add(notObservedGrace), p.state.reports.of(each.Pod.UID)
 		switch {
-		case changed.Status.Message == s.evacuation.Status.Message || each.Stale || isReported(each, s.evacuation):
+		case each.Stale || isReported(each, s.evacuation, changed):
 			continue
 		case p.now.Before(retryAt):
 			p.requeueAt(retryAt)
@@ -501,7 +502,12 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 	p.state.observeBlocked(p.cluster, p.blocked)
 }
 
-func isReported(w budgets.Waiting, e *v1alpha1.Evacuation) bool {
-	evicting := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationEvicting)
-	return evicting != nil && w.IsReported(evicting.Reason, evicting.Message)
+// isReported reports whether the status of an Evacuation says already what its eviction waits for. If progress of an evacuator has stopped
+// the eviction, the message stays, and only the condition is missing.
+func isReported(w budgets.Waiting, stored, changed *v1alpha1.Evacuation) bool {
+	evicting := meta.FindStatusCondition(stored.Status.Conditions, v1alpha1.EvacuationEvicting)
+	if evicting == nil || evicting.Status != metav1.ConditionTrue {
+		return false
+	}
+	return changed.Status.Message == stored.Status.Message || w.IsReported(evicting.Reason, evicting.Message)
 }
