@@ -93,5 +93,6 @@ func (m *migrator) complete(ctx context.Context, evacuation *v1alpha1.Evacuation
 	before := evacuation.DeepCopy()
 	evacuation.Status.ActiveEvacuatorCompleted = true
 	evacuation.Status.Message = why
-	return client.IgnoreNotFound(m.Status().Patch(ctx, evacuation, client.MergeFrom(before)))
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}) // the next evacuator may be active by now
+	return client.IgnoreNotFound(m.Status().Patch(ctx, evacuation, patch))
 }
