@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -46,6 +47,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		another bool // another policy, without a limit, selects it
 		lost    bool // its Node has been unreachable for an hour
 		behind  bool // the watch has not delivered yet that the younger Machine has just got a turn
+		refused bool // the API server refuses each change of the Machine
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {
@@ -63,6 +65,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		"M93: gets one while it does not, when its drain timeout has passed": {
 			limit: 1, timeout: 14, state: clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}, policy: true, granted: true,
 		},
+		"M37: leaves the turn to others if the API server refuses to record it": {limit: 1, timeout: 20, state: answers, policy: true, refused: true},
 		"M26: gets none while the limit is reached": {
 			limit: 1, timeout: 60, state: answers, policy: true,
 		},
@@ -138,6 +141,12 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 					}
 					return c.List(ctx, list, options...)
 				},
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if tc.refused {
+						return apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), object.GetName(), nil)
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
 			}).Build()
 			r := withoutConnection(t, now, management, tc.state)
 			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{},
@@ -179,6 +188,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				g.Expect(self.Annotations).To(HaveKey(v1alpha1.DrainBlockedAnnotation), "M122: the drain, if it begins, has the whole timeout")
 			} else {
 				g.Expect(self.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation))
+				g.Expect(r.turns.last).To(BeEmpty(), "another Machine may take the turn")
 			}
 			if tc.unasked && !tc.granted {
 				g.Expect(conditions.GetMessage(self, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("1 draining (maxParallelDrains allows 1)"))
@@ -256,12 +266,19 @@ func TestTurnsAtTheSameTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		failures int           // of the connection to the workload cluster, since the first decision
 		first    time.Duration // how long ago it was
+		began    time.Duration // how long before the second decision its reconciliation began
+		answer   error         // to the record of the first turn
 		second   bool
 	}{
 		"M37, M39: a Machine that is overdue gets no turn while one that is blocked gets the turn that comes": {},
-		"M37: it gets the turn five seconds later, if the API server does not know of the other turn then":    {first: turnSpacing, second: true},
-		"M93: neither does one that is cut off from the workload cluster":                                     {failures: 1},
-		"M93: nor if the clock of the first reconciliation is a moment ahead":                                 {failures: 1, first: -time.Second},
+		"M37: it gets the turn five seconds after the record, if it has listed the Machines before that":      {first: turnSpacing, second: true},
+		"M37: it gets the turn if the API server has refused to record the other one": {
+			answer: apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "a", nil), second: true,
+		},
+		"M37: it gets none if the record of the other one got no answer":                              {answer: io.ErrUnexpectedEOF},
+		"M93: neither does one that is cut off from the workload cluster":                             {failures: 1},
+		"M93: nor if the clock of the first reconciliation is a moment ahead":                         {failures: 1, first: -time.Second},
+		"M93: nor if its reconciliation began six seconds before, and has waited for a request since": {failures: 1, began: 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -279,19 +296,26 @@ func TestTurnsAtTheSameTime(t *testing.T) {
 				management.WithObjects(m)
 				remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}})
 			}
-			stored, reached := management.Build(), remote.Build()
+			reached, stored := remote.Build(), management.WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return tc.answer
+				},
+			}).Build()
 			r := &Reconciler{Client: stored, APIReader: stored, Maintenances: &machinemaintenance.Requester{Client: stored}}
-			granted := func(m *clusterv1.Machine, at time.Time, failures int) bool {
+			granted := func(m *clusterv1.Machine, at time.Time, began time.Duration, failures int) bool {
+				r.Clock = clocktesting.NewFakePassiveClock(at)
 				r.Clusters = workload.NewClusters(stored, disconnected{
 					clustercache.NewFakeClusterCache(reached, key), clustercache.HealthCheckingState{LastProbeTime: at, ConsecutiveFailures: failures},
-				}, newScheme(), workload.Limits{}, clocktesting.NewFakePassiveClock(at))
-				s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at}
+				}, newScheme(), workload.Limits{}, r.Clock)
+				s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at.Add(-began)}
 				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: at.Add(-time.Hour), hasTurn: true})
 				r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+				g.Expect(errors.Cause(r.recordClock(t.Context(), s))).To(Or(BeNil(), Equal(tc.answer)))
+				r.endTurn(s)
 				return s.TurnGranted
 			}
-			g.Expect(granted(machines[0], now.Add(-tc.first), 0)).To(BeTrue())
-			g.Expect(granted(machines[1], now, tc.failures)).To(Equal(tc.second))
+			g.Expect(granted(machines[0], now.Add(-tc.first), 0, 0)).To(BeTrue())
+			g.Expect(granted(machines[1], now, tc.began, tc.failures)).To(Equal(tc.second))
 		})
 	}
 }
@@ -437,5 +461,59 @@ func TestTurnBehindMachineThatCannotBePatched(t *testing.T) {
 			}
 		}
 		g.Expect(hasTurn()).To(BeTrue(), "after an hour, with a drain timeout of a minute")
+	})
+}
+
+// TestTurnWhoseRecordTakesLong: the API server of the management cluster answers the record of a turn only after another Machine was
+// reconciled, because an admission webhook of Machines is slow, or because this process stood still before it sent the request.
+func TestTurnWhoseRecordTakesLong(t *testing.T) {
+	t.Run("M37, M93: no other Machine of the Cluster gets a turn out of order until the turn is recorded", func(t *testing.T) {
+		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
+		remote, management := fake.NewClientBuilder().WithScheme(newScheme()), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(policy)
+		for i, m := range machines {
+			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+			m.Status.NodeRef.Name = m.Name
+			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
+			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i)) // the younger one is overdue
+			m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)
+			m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+			management.WithObjects(m)
+			remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}})
+		}
+		var between func()
+		stored, reached := management.WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if run := between; run != nil {
+					between = nil
+					run()
+				}
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build(), remote.Build()
+		r := &Reconciler{Client: stored, APIReader: stored, Maintenances: &machinemaintenance.Requester{Client: stored}}
+		reconcileAt := func(m *clusterv1.Machine, at time.Time) {
+			r.Clock = clocktesting.NewFakePassiveClock(at)
+			r.Clusters = workload.NewClusters(stored, disconnected{
+				clustercache.NewFakeClusterCache(reached, key), clustercache.HealthCheckingState{LastProbeTime: at},
+			}, newScheme(), workload.Limits{}, r.Clock)
+			s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at}
+			r.blocked.Store(client.ObjectKeyFromObject(m), block{since: at.Add(-time.Hour), hasTurn: true})
+			r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+		}
+		between = func() { reconcileAt(machines[1], now.Add(turnSpacing)) }
+		reconcileAt(machines[0], now)
+		g.Expect(between).To(BeNil(), "the turn is recorded")
+		list, turns := &clusterv1.MachineList{}, 0
+		g.Expect(stored.List(t.Context(), list)).To(Succeed())
+		for i := range list.Items {
+			if _, has := list.Items[i].Annotations[v1alpha1.DrainStartedAnnotation]; has {
+				turns++
+			}
+		}
+		g.Expect(turns).To(Equal(1))
 	})
 }

@@ -121,6 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
 	s := &scope{machine: machine, now: r.Clock.Now()}
+	defer r.endTurn(s) // also if a step panics
 	s.findHooks()
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -38,7 +39,11 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if !r.mayPatch(s) {
 		return errors.Wrapf(errRestored, "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
-	if err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine)); err != nil {
+	err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine))
+	if err == nil || workload.IsUnanswered(err) { // without an answer, the API server may have the record in a moment
+		r.turnRecorded(s)
+	}
+	if err != nil {
 		return errors.Wrapf(client.IgnoreNotFound(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	s.machine = changed

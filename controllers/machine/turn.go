@@ -64,9 +64,9 @@ func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrai
 	return turn
 }
 
-// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder. Reconciliations of several
-// Machines do not know the same about what blocks them, and each may decide in the same moment that its Machine is the next one. After this
-// time, the API server knows the first turn.
+// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder: from the answer to the record of
+// the first one. Reconciliations of several Machines do not know the same about what blocks them, and each may decide in the same moment
+// that its Machine is the next one. After this time, what the API server has listed contains the first turn.
 const turnSpacing = recordAfter
 
 // turns are the last turns out of order that this process has granted, by the Cluster. The zero value is empty.
@@ -76,23 +76,46 @@ type turns struct {
 }
 
 type grantedTurn struct {
-	machine types.UID
-	at      time.Time
+	machine  string    // by name, as reconciliations: one at a time takes turns for it
+	recorded time.Time // zero while the reconciliation has not recorded the turn, see endTurn
 }
 
-// takesTurn reports whether the Machine may take a turn out of order now: no other Machine of its Cluster has for turnSpacing.
+// takesTurn reports whether the Machine may take a turn out of order now: no other Machine of its Cluster has one that is not recorded yet,
+// or was recorded less than turnSpacing ago. The reconciliation may have begun long ago.
 func (r *Reconciler) takesTurn(s *scope) bool {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
-	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool { return s.now.Sub(t.at).Abs() >= turnSpacing })
-	if last, found := r.turns.last[s.nameOfCluster()]; found {
-		return last.machine == s.machine.UID
+	now := r.Clock.Now()
+	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool {
+		return !t.recorded.IsZero() && now.Sub(t.recorded).Abs() >= turnSpacing
+	})
+	if last, found := r.turns.last[s.nameOfCluster()]; found && last.machine != s.machine.Name {
+		return false
 	}
 	if r.turns.last == nil {
 		r.turns.last = map[types.NamespacedName]grantedTurn{}
 	}
-	r.turns.last[s.nameOfCluster()] = grantedTurn{s.machine.UID, s.now}
+	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name}
 	return true
+}
+
+// turnRecorded remembers when the API server has recorded the turn out of order that the Machine has taken.
+func (r *Reconciler) turnRecorded(s *scope) {
+	r.turns.mu.Lock()
+	defer r.turns.mu.Unlock()
+	if r.turns.last[s.nameOfCluster()] == (grantedTurn{machine: s.machine.Name}) {
+		r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, recorded: r.Clock.Now()}
+	}
+}
+
+// endTurn runs at the end of each reconciliation. It forgets a turn out of order that the Machine has taken and not recorded, so that
+// another Machine may take one.
+func (r *Reconciler) endTurn(s *scope) {
+	r.turns.mu.Lock()
+	defer r.turns.mu.Unlock()
+	if r.turns.last[s.nameOfCluster()] == (grantedTurn{machine: s.machine.Name}) {
+		delete(r.turns.last, s.nameOfCluster())
+	}
 }
 
 // turnAmong returns the Turn of the Machine among those that a client lists.

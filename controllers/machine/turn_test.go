@@ -314,7 +314,7 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
-			r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, APIReader: management, Maintenances: &machinemaintenance.Requester{Client: management}}
+			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
 			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, now: now}
 			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
 			failed := &scope{machine: self, now: now.Add(-15 * time.Second)}
