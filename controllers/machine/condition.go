@@ -34,6 +34,11 @@ func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reco
 	if err := r.recordClock(ctx, s); err != nil {
 		return reconcile.Result{}, err
 	}
+	return r.reportWait(ctx, s, result)
+}
+
+// reportWait is report without the record of the clock.
+func (r *Reconciler) reportWait(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
 	if taken := s.found.TakenMessage(); taken != "" && s.maintenance != nil && result.reason != "" {
 		result.message += "\n" + taken
 	}
@@ -133,16 +138,22 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 		return result, nil
 	}
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
-	if failure.Persists(s.now) { // a transient failure does not replace the condition of a wait for a turn or for volumes
+	isReported := failure.Persists(s.now) // a transient failure does not replace the condition of a wait for a turn or for volumes
+	if isReported {
 		waiting.at = s.now.Add(pollInterval)
 		if waiting = r.limit(ctx, s, waiting); waiting.action == release {
 			return r.finish(ctx, s, waiting)
 		}
-		if _, reportErr := r.report(ctx, s, waiting); reportErr != nil {
+	}
+	if recordErr := r.recordClock(ctx, s); recordErr != nil { // which may be what has failed
+		ctrl.LoggerFrom(ctx).Error(recordErr, "Failed to record the clock of the drain")
+		_, waits := s.machine.Annotations[v1alpha1.WaitingForTurnAnnotation] // otherwise, only the condition may say so
+		isReported = isReported && (waits || conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonWaitingForTurn)
+	}
+	if isReported {
+		if _, reportErr := r.reportWait(ctx, s, waiting); reportErr != nil {
 			ctrl.LoggerFrom(ctx).Error(reportErr, "Failed to report the failure of the drain")
 		}
-	} else if recordErr := r.recordClock(ctx, s); recordErr != nil {
-		ctrl.LoggerFrom(ctx).Error(recordErr, "Failed to record the start of the drain")
 	}
 	r.retryAfter(key, max(waiting.at.Sub(s.now), time.Millisecond))
 	return reconcile.Result{}, err

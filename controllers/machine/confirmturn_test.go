@@ -89,3 +89,66 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 		})
 	}
 }
+
+// answersProbes is a ClusterCache whose last health probe has succeeded a second ago.
+type answersProbes struct {
+	clustercache.ClusterCache
+	clock *clocktesting.FakePassiveClock
+}
+
+func (c answersProbes) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
+	at := c.clock.Now().Add(-time.Second)
+	return clustercache.HealthCheckingState{LastProbeTime: at, LastProbeSuccessTime: at}
+}
+
+// TestMachineThatCannotBePatched: the API server of the management cluster refuses each change of a Machine but those of its status,
+// because its stored spec is invalid for a newer validation, for example.
+func TestMachineThatCannotBePatched(t *testing.T) {
+	for name, waits := range map[string]bool{
+		"M39: the condition names the error, although the clock of the drain cannot be recorded":                             false,
+		"M93: it does not if only the condition says that the Machine waits for a turn: a drain timeout must not release it": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
+			mapper := meta.NewDefaultRESTMapper(nil)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			machine, controlPlane := deletedMachine(), deletedMachine()
+			machine.Labels, machine.DeletionTimestamp = map[string]string{clusterv1.ClusterNameLabel: "c"}, ptr.To(metav1.NewTime(start.Add(-time.Minute)))
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](3600)
+			controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
+			controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
+			if waits {
+				conditions.Set(machine, metav1.Condition{
+					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn, LastTransitionTime: metav1.NewTime(start),
+				})
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
+			drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
+			objects := []client.Object{provisionedCluster(), policy, machine, controlPlane}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(machine).
+				WithInterceptorFuncs(interceptor.Funcs{
+					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+						return apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "m", nil)
+					},
+				}).Build()
+			now := clocktesting.NewFakePassiveClock(start)
+			r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, key), now}, now)
+			for after := time.Duration(0); after <= time.Minute; after += contactRetry {
+				now.SetTime(start.Add(after))
+				r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour)
+				_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			if waits {
+				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForTurn))
+				return
+			}
+			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonReconcileFailed))
+			g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("is invalid"))
+		})
+	}
+}
