@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -523,13 +524,16 @@ func TestRequestWithoutAnAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		state   clustercache.HealthCheckingState
 		again   bool // the reconciliation before has failed
+		lost    bool // the reconciliation five seconds before has written the condition that names a lost connection
 		returns bool
 	}{
-		"M57: names a request that takes too long while the health probes succeed":          {probed(5*time.Second, 0), false, true},
-		"M57: also if none succeeds during the next attempt":                                {probed(-time.Second, 0), true, true},
-		"M15: waits for the connection if the last health probe was before":                 {probed(-time.Second, 0), false, false},
-		"M15: waits for the connection if a health probe has failed":                        {probed(5*time.Second, 1), false, false},
-		"M15: waits for the connection if a health probe fails between two reconciliations": {probed(-time.Second, 1), true, false},
+		"M57: names a request that takes too long while the health probes succeed":          {state: probed(5*time.Second, 0), returns: true},
+		"M57: also if none succeeds during the next attempt":                                {state: probed(-time.Second, 0), again: true, returns: true},
+		"M57: also if one has succeeded since the condition names a lost connection":        {state: probed(-time.Second, 0), lost: true, returns: true},
+		"M15: waits for the connection if none has since then":                              {state: probed(-6*time.Second, 0), lost: true},
+		"M15: waits for the connection if the last health probe was before":                 {state: probed(-time.Second, 0)},
+		"M15: waits for the connection if a health probe has failed":                        {state: probed(5*time.Second, 1)},
+		"M15: waits for the connection if a health probe fails between two reconciliations": {state: probed(-time.Second, 1), again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -539,6 +543,13 @@ func TestRequestWithoutAnAnswer(t *testing.T) {
 			takesTooLong := errors.Wrap(&url.Error{Op: "Patch", URL: "https://one", Err: context.DeadlineExceeded}, "updating NodeMaintenance m")
 			if tc.again {
 				r.failures.Record(client.ObjectKeyFromObject(s.machine), takesTooLong, now.Add(-10*time.Second))
+			}
+			if tc.lost {
+				conditions.Set(s.machine, metav1.Condition{
+					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForWorkloadCluster,
+					LastTransitionTime: metav1.NewTime(now),
+				})
+				r.conditions.Record(client.ObjectKeyFromObject(s.machine), now.Add(-contactRetry))
 			}
 			waiting, err := r.unreachable(t.Context(), s, takesTooLong)
 			if tc.returns {

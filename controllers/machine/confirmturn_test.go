@@ -101,6 +101,41 @@ func (c answersProbes) GetHealthCheckingState(context.Context, client.ObjectKey)
 	return clustercache.HealthCheckingState{LastProbeTime: at, LastProbeSuccessTime: at}
 }
 
+// TestRequestThatIsCutOff: a proxy, or an API server whose handler panics, cuts off one kind of request at once, and answers all health
+// probes, between the attempts.
+func TestRequestThatIsCutOff(t *testing.T) {
+	t.Run("M57: the condition names the request, and no lost connection", func(t *testing.T) {
+		g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+		machine, controlPlane := deletedMachine(), deletedMachine()
+		machine.Labels, machine.DeletionTimestamp = map[string]string{clusterv1.ClusterNameLabel: "c"}, ptr.To(metav1.NewTime(start.Add(-time.Minute)))
+		controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
+		controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+					return &url.Error{Op: "Post", URL: "https://workload.example/apis/maintenance.cluster.x-k8s.io/v1alpha1/nodemaintenances", Err: io.EOF}
+				},
+			}).Build()
+		objects := []client.Object{provisionedCluster(), policy, machine, controlPlane}
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(machine).Build()
+		now := clocktesting.NewFakePassiveClock(start)
+		r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, key), now}, now)
+		for after := time.Duration(0); after <= 5*time.Minute; after += contactRetry {
+			now.SetTime(start.Add(after))
+			r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour)
+			_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+		}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonReconcileFailed))
+		g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("EOF"))
+	})
+}
+
 // TestMachineThatCannotBePatched: the API server of the management cluster refuses each change of a Machine but those of its status,
 // because its stored spec is invalid for a newer validation, for example.
 func TestMachineThatCannotBePatched(t *testing.T) {

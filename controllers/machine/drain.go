@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -410,8 +411,8 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 
 // unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
 // A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned,
-// and so is the error of a request without one, if a health probe has been answered since the reconciliation began, or the last one has
-// failed in the same way.
+// and so is the error of a request without one, if the last reconciliation has failed in the same way, or if a health probe has been
+// answered since this one began, or since this process has written the condition that names a lost connection.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	if workload.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
@@ -421,8 +422,12 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 		return outcome{}, err
 	}
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
-	waiting, hasFailed := waitingForCluster(state), r.failures.Get(client.ObjectKeyFromObject(s.machine)).Err != nil
-	if connected && state.ConsecutiveFailures == 0 && (hasFailed || state.LastProbeSuccessTime.After(s.now)) {
+	key, waiting := client.ObjectKeyFromObject(s.machine), waitingForCluster(state)
+	hasFailed, answeredSince := r.failures.Get(key).Err != nil, s.now
+	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == waiting.reason {
+		answeredSince = r.conditions.NextWrite(key, s.now, 0) // when it was written
+	}
+	if connected && state.ConsecutiveFailures == 0 && (hasFailed || state.LastProbeSuccessTime.After(answeredSince)) {
 		return outcome{}, err
 	}
 	if !connected {
