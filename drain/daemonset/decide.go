@@ -76,10 +76,7 @@ func Decide(in Input) (*v1alpha1.NodeMaintenance, Refusal) {
 // It uses the published drain targets, which every client can read. If the maintenance of a Machine skips the Pod and limits the rows of
 // the Node, the published targets include the Pod later than plan.Decision.Targets does, and never earlier.
 func (in Input) targetedBy() *v1alpha1.NodeMaintenance {
-	forbids := func(v rules.Verdict) bool {
-		return v.Behavior != v1alpha1.DrainBehaviorDrain && v.Behavior != v1alpha1.DrainBehaviorSkip
-	}
-	if slices.ContainsFunc(in.Verdicts, forbids) {
+	if slices.ContainsFunc(in.Verdicts, rules.Verdict.Vetoes) {
 		return nil
 	}
 	pod := plan.Pod{Type: in.Type, Labels: in.Pod.Labels}

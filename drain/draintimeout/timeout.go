@@ -184,12 +184,7 @@ func DeletedAtTimeout(podType v1alpha1.PodType, own rules.Verdict, others []rule
 	if podType != v1alpha1.PodTypeDefault || own.Undecided != "" || own.Behavior == v1alpha1.DrainBehaviorSkip {
 		return false
 	}
-	for _, other := range others {
-		if other.Undecided != "" || other.Behavior == v1alpha1.DrainBehaviorWaitCompleted {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(others, rules.Verdict.Vetoes)
 }
 
 // GetsFinalAttempt reports whether a Pod gets a final eviction attempt, regardless of its step.

@@ -147,12 +147,12 @@ func (d *Drainers) On(node *corev1.Node) NodeTerms {
 type NodeTerms []*drainer
 
 // For returns the terms for the evacuation of a Pod of the Node. This is the decision whether a Pod may be evacuated for NodeMaintenances:
-// at least one that drains the Node, is not suspended, and has the verdict Drain for the Pod must exist. Otherwise the terms are suspended,
-// whatever instigator the Evacuation has: its NodeMaintenance was completed, deleted or has vanished, no longer selects the Node, has
-// skipped the Pod meanwhile, or never existed.
+// at least one that drains the Node, is not suspended, and has the verdict Drain for the Pod must exist, and none may veto the evacuation,
+// suspended ones included. Otherwise the terms are suspended, whatever instigator the Evacuation has: its NodeMaintenance was completed,
+// deleted or has vanished, no longer selects the Node, has skipped the Pod meanwhile, or never existed.
 func (n NodeTerms) For(pod rules.Pod) Terms {
 	terms := n.Combined()
-	terms.Suspended = !slices.ContainsFunc(n, func(d *drainer) bool { return d.drains(pod) })
+	terms.Suspended = len(n.Draining(pod)) == 0 || slices.ContainsFunc(n, func(d *drainer) bool { return d.vetoes(pod) })
 	return terms
 }
 
@@ -170,6 +170,13 @@ func (n NodeTerms) Draining(pod rules.Pod) []*v1alpha1.NodeMaintenance {
 // drains reports whether a Pod of the Node may be evacuated for the NodeMaintenance.
 func (d *drainer) drains(pod rules.Pod) bool {
 	return !d.suspended && d.matcher().Decide(pod).Behavior == v1alpha1.DrainBehaviorDrain
+}
+
+// vetoes reports whether the NodeMaintenance forbids others to evacuate a Pod of the Node. A Pod about which it is undecided only because
+// an object has not been read keeps its Evacuation, as drain/plan decides: the caches are filled again after a restart.
+func (d *drainer) vetoes(pod rules.Pod) bool {
+	verdict := d.matcher().Decide(pod)
+	return verdict.Vetoes() && !verdict.Unread
 }
 
 // IsSuspended reports whether all NodeMaintenances that drain the Node are suspended.

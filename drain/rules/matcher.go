@@ -46,6 +46,11 @@ type Verdict struct {
 	Unread bool
 }
 
+// Vetoes reports whether no other drain may evacuate or delete the Pod either: it must complete, or this drain is undecided.
+func (v Verdict) Vetoes() bool {
+	return v.Behavior != v1alpha1.DrainBehaviorDrain && v.Behavior != v1alpha1.DrainBehaviorSkip
+}
+
 // Matcher applies a list of rules to Pods. It is immutable and safe for concurrent use.
 type Matcher struct {
 	rules []parsedRule
