@@ -172,12 +172,12 @@ func labelsChanged(before, after any) bool {
 	return !isA || !isB || !maps.Equal(a.Labels, b.Labels)
 }
 
-// identityChanged reports whether a DaemonSet was recreated with the same name. Its controller writes its status at each change of its
-// Pods.
+// identityChanged reports whether an object was recreated with the same name. The first list after an interruption of a watch delivers that
+// as an update.
 func identityChanged(before, after any) bool {
-	a, isA := before.(*metav1.PartialObjectMetadata)
-	b, isB := after.(*metav1.PartialObjectMetadata)
-	return !isA || !isB || a.UID != b.UID
+	a, isA := before.(metav1.Object)
+	b, isB := after.(metav1.Object)
+	return !isA || !isB || a.GetUID() != b.GetUID()
 }
 
 // trimNamespace drops the fields of Namespaces that no decision needs.
@@ -298,8 +298,13 @@ func (w *drainWatch) startNode(node string) error {
 		return errors.Wrapf(err, "preparing the watch of the Pods on Node %s", node)
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { w.podChanged(PodChanged, node, informer, object) },
-		UpdateFunc: func(_, object any) { w.podChanged(PodChanged, node, informer, object) },
+		AddFunc: func(object any) { w.podChanged(PodChanged, node, informer, object) },
+		UpdateFunc: func(before, after any) {
+			if identityChanged(before, after) {
+				w.podChanged(PodDeleted, node, informer, before)
+			}
+			w.podChanged(PodChanged, node, informer, after)
+		},
 		DeleteFunc: func(object any) { w.podChanged(PodDeleted, node, informer, object) },
 	})
 	if err != nil {
