@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // MaxNodes is the maximum number of Nodes with an entry in nodeStatuses.
@@ -72,8 +73,8 @@ func IsImplausible(m *v1alpha1.NodeMaintenance) bool {
 	return judged != nil && judged.Status == metav1.ConditionFalse && judged.Reason != v1alpha1.ReasonNoNodesSelected
 }
 
-// Names returns the names of the Nodes that a maintenance selects. It returns byName = false if its nodeSelector does not select by name
-// alone.
+// Names returns the names of the Nodes that a maintenance selects, without those that no Node can have. It returns byName = false if its
+// nodeSelector does not select by name alone.
 func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
 	seen := sets.New[string]()
 	for _, term := range m.Spec.NodeSelector.NodeSelectorTerms {
@@ -81,7 +82,7 @@ func Names(m *v1alpha1.NodeMaintenance) (names []string, byName bool) {
 			len(term.MatchFields[0].Values) != 1 {
 			return nil, false
 		}
-		if name := term.MatchFields[0].Values[0]; !seen.Has(name) { // terms may repeat a name
+		if name := term.MatchFields[0].Values[0]; name != "" && lookup.CanExist(name) && !seen.Has(name) { // terms may repeat a name
 			seen.Insert(name)
 			names = append(names, name)
 		}
