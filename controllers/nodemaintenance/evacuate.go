@@ -34,7 +34,8 @@ import (
 // parallelWrites is the maximum number of concurrent writes of one reconciliation.
 const parallelWrites = 8
 
-// unknownInterval is the requeue interval while Pods are not observed on a Node that only other NodeMaintenances of the component select.
+// unknownInterval is the requeue interval while Pods are not observed on a Node that only other NodeMaintenances of the component select,
+// or while the NodeMaintenance ends.
 const unknownInterval = 2 * time.Second
 
 // drainState is what the step evacuate has observed and decided.
@@ -380,6 +381,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 	if others := planinput.ComponentWithout(s.maintenance.Name, s.drains(), s.now); len(others.Maintenances) > 0 {
 		pods, observed, err := r.observePods(ctx, s, others)
 		if err != nil || !observed {
+			s.requeueBy(s.now.Add(unknownInterval)) // when the watch of Pods was restarted, only NodeMaintenances that drain are enqueued
 			return false, err
 		}
 		decision := others.Decide(planned(pods), others.Turns(planned(pods)))
