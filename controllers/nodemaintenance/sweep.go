@@ -62,6 +62,11 @@ func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 			queue.Add(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: node}})
 		}
 	}
+	enqueueNodesOf := func(ctx context.Context, gone *v1alpha1.NodeMaintenance, queue workload.Queue) {
+		for _, node := range r.nodesOf(ctx, cluster, gone) {
+			enqueue(queue, node)
+		}
+	}
 	return []clustercache.Watcher{
 		workload.Watch("sweeper-Nodes", r.controller, &corev1.Node{}, handler.TypedFuncs[*corev1.Node, workload.Request]{
 			CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*corev1.Node], queue workload.Queue) {
@@ -80,16 +85,19 @@ func (r *Sweeper) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 				enqueue(queue, requestedNode(e.Object))
 			},
 			UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*v1alpha1.Evacuation], queue workload.Queue) {
-				if node := requestedNode(e.ObjectNew); node != requestedNode(e.ObjectOld) {
+				if node := requestedNode(e.ObjectNew); node != requestedNode(e.ObjectOld) || e.ObjectNew.UID != e.ObjectOld.UID {
 					enqueue(queue, node)
 				}
 			},
 		}),
 		workload.Watch("sweeper-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, handler.TypedFuncs[*v1alpha1.NodeMaintenance, workload.Request]{
-			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue workload.Queue) {
-				for _, node := range r.nodesOf(ctx, cluster, e.Object) {
-					enqueue(queue, node)
+			UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance], queue workload.Queue) {
+				if e.ObjectNew.UID != e.ObjectOld.UID { // it was deleted, and another one was created, while the watch was interrupted
+					enqueueNodesOf(ctx, e.ObjectOld, queue)
 				}
+			},
+			DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance], queue workload.Queue) {
+				enqueueNodesOf(ctx, e.Object, queue)
 			},
 		}),
 	}

@@ -212,7 +212,8 @@ func TermsChanged(before, after *v1alpha1.NodeMaintenance) bool {
 		return drained != drains
 	}
 	const manager = v1alpha1.OwnerManagementClusterAnnotation // a drain may be suspended until it changes
-	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.Generation != after.Generation || before.Annotations[manager] != after.Annotations[manager] ||
+	return !reflect.DeepEqual(beforeTerms, afterTerms) || before.UID != after.UID || before.Generation != after.Generation ||
+		before.Annotations[manager] != after.Annotations[manager] ||
 		before.Annotations[v1alpha1.NodeUIDAnnotation] != after.Annotations[v1alpha1.NodeUIDAnnotation] ||
 		!slices.EqualFunc(before.Status.NodeStatuses, after.Status.NodeStatuses, sameNode)
 }

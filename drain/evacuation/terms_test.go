@@ -330,6 +330,10 @@ func TestTermsChanged(t *testing.T) {
 		},
 		{"E50: a drain is completed", of(drain(unlimited, "one")), of(drain(completed, "one")), true},
 		{"E58: a drain rule is edited", of(drain(unlimited, "one")), of(drain(func(m *v1alpha1.NodeMaintenance) { skipping(m); m.Generation++ }, "one")), true},
+		{
+			"E58: it was replaced by one of its name with other rules, of the same generation", of(drain(unlimited, "one")),
+			of(drain(func(m *v1alpha1.NodeMaintenance) { skipping(m); m.UID = "another" }, "one")), true,
+		},
 		{"nothing is drained before or after", of(drain(func(m *v1alpha1.NodeMaintenance) { m.Spec.Stage = v1alpha1.StageIdle }, "one")), nil, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
