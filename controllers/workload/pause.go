@@ -56,20 +56,32 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 }
 
 // ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held
-// continues.
+// continues. The NodeMaintenance of a Machine that no longer exists is not suspended.
 func (c *Clusters) ResumeAfterPause() handler.EventHandler {
-	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		switch before := e.ObjectOld.(type) {
-		case *clusterv1.Cluster:
-			if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after) {
-				c.Resume(client.ObjectKeyFromObject(after))
-			}
-		case *clusterv1.Machine:
-			if after, ok := e.ObjectNew.(*clusterv1.Machine); ok && machinedrain.DrainContinues(before, after) {
-				c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
-			}
+	machineChanged := func(before, after *clusterv1.Machine) {
+		if machinedrain.DrainContinues(before, after) {
+			c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
 		}
-	}}
+	}
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			switch before := e.ObjectOld.(type) {
+			case *clusterv1.Cluster:
+				if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after) {
+					c.Resume(client.ObjectKeyFromObject(after))
+				}
+			case *clusterv1.Machine:
+				if after, ok := e.ObjectNew.(*clusterv1.Machine); ok {
+					machineChanged(before, after)
+				}
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if machine, ok := e.Object.(*clusterv1.Machine); ok {
+				machineChanged(machine, nil)
+			}
+		},
+	}
 }
 
 // ResumeAfterPolicyChange handles the events of MachineDrainPolicies: it calls Resume where the change may end a hold that its Machine has

@@ -99,8 +99,11 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 }
 
 // DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded
-// hold, or the removal of a hook of another owner whose hold was not recorded.
+// hold, or the removal of a hook of another owner whose hold was not recorded. after is nil if the Machine no longer exists.
 func DrainContinues(before, after *clusterv1.Machine) bool {
+	if after == nil {
+		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil))
+	}
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
 	present := HoldingHooks(after, nil)

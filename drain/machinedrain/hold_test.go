@@ -314,6 +314,10 @@ func TestEndOfHold(t *testing.T) {
 			"the hook is added":                               {begins, hooked(begins.DeepCopy()), false},
 			"resumed":                                         {paused, machine(), true},
 			"is paused":                                       {paused, paused, false},
+			"no longer exists, and was paused":                {paused, nil, true},
+			"no longer exists, and was held":                  {held(), nil, true},
+			"no longer exists, and a hook was not recorded":   {hooked(begins.DeepCopy()), nil, true},
+			"no longer exists":                                {continued, nil, false},
 		} {
 			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
 				t.Errorf("%s: got %t", name, got)
