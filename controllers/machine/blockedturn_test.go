@@ -543,3 +543,23 @@ func TestTurnWhoseRecordTakesLong(t *testing.T) {
 		g.Expect(turns).To(Equal(1))
 	})
 }
+
+func TestTurnThatIsTakenAgain(t *testing.T) {
+	t.Run("M93: the five seconds after the record of a turn also count if a later reconciliation of the Machine records nothing", func(t *testing.T) {
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		clock := clocktesting.NewFakePassiveClock(now)
+		r, a, b := &Reconciler{Clock: clock}, &scope{machine: deletedMachine()}, &scope{machine: deletedMachine()}
+		b.machine.Name = "b"
+		g.Expect(r.takesTurn(a)).To(BeTrue())
+		r.turnRecorded(a)
+		r.endTurn(a)
+		clock.SetTime(now.Add(time.Second))
+		g.Expect(r.takesTurn(a)).To(BeTrue())
+		r.endTurn(a)
+		g.Expect(r.takesTurn(b)).To(BeFalse(), "the record is one second old")
+		clock.SetTime(now.Add(turnSpacing))
+		g.Expect(r.takesTurn(b)).To(BeTrue())
+		r.endTurn(b)
+		g.Expect(r.takesTurn(a)).To(BeTrue(), "the other one has recorded nothing")
+	})
+}

@@ -77,7 +77,8 @@ type turns struct {
 
 type grantedTurn struct {
 	machine  string    // by name, as reconciliations: one at a time takes turns for it
-	recorded time.Time // zero while the reconciliation has not recorded the turn, see endTurn
+	taken    bool      // a reconciliation has taken it and neither recorded it nor ended
+	recorded time.Time // when it was last recorded, zero if it was not
 }
 
 // takesTurn reports whether the Machine may take a turn out of order now: no other Machine of its Cluster has one that is not recorded yet,
@@ -87,33 +88,36 @@ func (r *Reconciler) takesTurn(s *scope) bool {
 	defer r.turns.mu.Unlock()
 	now := r.Clock.Now()
 	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool {
-		return !t.recorded.IsZero() && now.Sub(t.recorded).Abs() >= turnSpacing
+		return !t.taken && now.Sub(t.recorded).Abs() >= turnSpacing
 	})
-	if last, found := r.turns.last[s.nameOfCluster()]; found && last.machine != s.machine.Name {
+	last, found := r.turns.last[s.nameOfCluster()]
+	if found && last.machine != s.machine.Name {
 		return false
 	}
 	if r.turns.last == nil {
 		r.turns.last = map[types.NamespacedName]grantedTurn{}
 	}
-	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name}
+	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, taken: true, recorded: last.recorded}
 	return true
 }
 
 // turnRecorded remembers when the API server has recorded the turn out of order that the Machine has taken.
-func (r *Reconciler) turnRecorded(s *scope) {
-	r.turns.mu.Lock()
-	defer r.turns.mu.Unlock()
-	if r.turns.last[s.nameOfCluster()] == (grantedTurn{machine: s.machine.Name}) {
-		r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, recorded: r.Clock.Now()}
-	}
-}
+func (r *Reconciler) turnRecorded(s *scope) { r.leaveTurn(s, true) }
 
-// endTurn runs at the end of each reconciliation. It forgets a turn out of order that the Machine has taken and not recorded, so that
-// another Machine may take one.
-func (r *Reconciler) endTurn(s *scope) {
+// endTurn runs at the end of each reconciliation. A turn out of order that it has taken and not recorded delays no other Machine any more.
+func (r *Reconciler) endTurn(s *scope) { r.leaveTurn(s, false) }
+
+func (r *Reconciler) leaveTurn(s *scope, recorded bool) {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
-	if r.turns.last[s.nameOfCluster()] == (grantedTurn{machine: s.machine.Name}) {
+	last := r.turns.last[s.nameOfCluster()]
+	if last.machine != s.machine.Name || !last.taken {
+		return
+	}
+	if last.taken = false; recorded {
+		last.recorded = r.Clock.Now()
+	}
+	if r.turns.last[s.nameOfCluster()] = last; last.recorded.IsZero() {
 		delete(r.turns.last, s.nameOfCluster())
 	}
 }
