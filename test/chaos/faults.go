@@ -98,6 +98,8 @@ func faults() []fault {
 		fault{"timeout-set", "timeouts", setTimeout},
 		fault{"budget-replaced", "budgets", replaceBudget},
 		fault{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
+		fault{withoutManager, "manager", deleteBudgetWithoutManager},
+		fault{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRequests(ctx, r, 2) })},
 	)
 }
 

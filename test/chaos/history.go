@@ -27,6 +27,8 @@ type History struct {
 	Unhooked map[string]bool
 	// Down are the periods in which a fault had stopped a manager, by the manager.
 	Down [][]Period
+	// Faults are the faults that were injected.
+	Faults []InjectedFault
 	// MaxParallelDrains is that of the policy, 0 if it has none.
 	MaxParallelDrains int
 	// ClockOff is how far the clock of a manager was wrong at most: its timeouts may have ended that much early.
@@ -44,6 +46,27 @@ type History struct {
 // Period is a time during which something is true. Until is zero if it did not end.
 type Period struct {
 	From, Until time.Time
+}
+
+// InjectedFault is a fault that lasted for a period.
+type InjectedFault struct {
+	Period
+
+	Name string
+}
+
+// hindering are the beginnings of the names of faults that keep a running manager from observing or changing a cluster at once.
+var hindering = []string{"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", "writes-lost", "webhook-", "crd-", admitFailing}
+
+// recovery is how long after such a fault the manager may still connect again, or repeat a request.
+const recovery = 15 * time.Second
+
+// isHindered returns whether a fault kept the manager from acting at once at some time of a period.
+func (h *History) isHindered(from, until time.Time) bool {
+	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool {
+		return !f.From.After(until) && !f.Until.Add(recovery).Before(from) &&
+			slices.ContainsFunc(hindering, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) })
+	})
 }
 
 // isDown returns whether no manager ran at a time.

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,7 +19,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
-	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
 // lag is how old an observation may be on which a request is based. It includes the longest fault: a manager that is frozen between its
@@ -49,6 +46,7 @@ var invariants = []invariant{
 	{"M4: Pods with a lower drain order are removed first", orderRespected},
 	{"M13, M39, M92, M93: no hook is removed before the Pods are, unless the drain timed out", hookHeld},
 	{"M19: no hook is removed before the volumes are detached", volumesDetached},
+	{"E52, M96: no hook is removed because of a drain timeout before each Pod had its final eviction attempt", finalAttemptsMade},
 	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
 	{"E25: a surge is restored exactly once", surgesRestored},
@@ -356,101 +354,6 @@ func (h *History) machinesWithTimeout() map[string]bool {
 		}
 	}
 	return limited
-}
-
-// appearance is how long a Pod may be on a Node before the drain of the Node notices it.
-const appearance = 5 * time.Second
-
-// hookHeld checks each release: the Pods of the Node were drained or skipped, or the drain timeout had passed. A Machine and its Node have
-// the same name.
-func hookHeld(h *History) []string {
-	v, l := h.verdicts(), h.limits()
-	lives := h.Workload.lives()
-	var found []string
-	for _, r := range h.releases() {
-		end, not := l.drainMayEnd(r.machine, r.stored)
-		why := l.excuse(r, end, not)
-		if why == "" {
-			continue
-		}
-		from, until := h.Workload.Clock.Before(r.requested.Add(-appearance)), h.Workload.Clock.After(r.stored)
-		var undrained []string
-		for _, pod := range lives {
-			node, bound := pod.boundSince()
-			if node != r.machine || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
-				continue
-			}
-			if pod.isOverdueAt(until, r.stored.Add(h.ClockOff)) && wasUnreachable(l.nodes[node], from, until) {
-				continue
-			}
-			if needsDrain(v.between(pod, r.requested.Add(-lag), r.stored)) {
-				undrained = append(undrained, pod.name)
-			}
-		}
-		if len(undrained) > 0 {
-			found = append(found, fmt.Sprintf("%s: Pods %s were on the Node, and %s", r, strings.Join(undrained, " "), why))
-		}
-	}
-	return found
-}
-
-// volumesDetached checks that no volume is attached to the Node of a Machine when the hook is removed, unless a Pod that stays uses the
-// volume, or the timeout for volumes had passed.
-func volumesDetached(h *History) []string {
-	l := h.limits()
-	lives := h.Workload.lives()
-	attachments := timelines[*storagev1.VolumeAttachment](&h.Workload, attachmentKeys)
-	var found []string
-	for _, r := range h.releases() {
-		end, not := l.volumesMayEnd(r.machine, r.stored)
-		why := l.excuse(r, end, not)
-		from, until := h.Workload.Clock.Before(r.requested.Add(-appearance)), h.Workload.Clock.After(r.stored)
-		if why == "" || wasUnreachable(l.nodes[r.machine], h.Workload.Clock.Before(r.requested.Add(-lag)), until) {
-			continue
-		}
-		for name, attachment := range attachments {
-			first, attached := attachment.at(from)
-			if _, still := attachment.at(until); !attached || !still || first.Spec.NodeName != r.machine ||
-				h.uses(lives, r.machine, storage.VolumeOf(first), from, until) {
-				continue
-			}
-			found = append(found, fmt.Sprintf("%s: VolumeAttachment %s of PersistentVolume %s was there, and %s", r, name, storage.VolumeOf(first), why))
-		}
-	}
-	return found
-}
-
-// uses returns whether a Pod on a Node used a volume in a period.
-func (h *History) uses(lives map[types.UID]*podLife, node, volume string, from, until int64) bool {
-	for _, pod := range lives {
-		on, bound := pod.boundSince()
-		if on == node && bound <= until && pod.goneSince() > from && slices.ContainsFunc(pod.first().Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && volumeOf(pod.first().Namespace, v.PersistentVolumeClaim.ClaimName) == volume
-		}) {
-			return true
-		}
-	}
-	return false
-}
-
-// needsDrain returns whether none of the verdicts is to skip the Pod.
-func needsDrain(all []verdict) bool {
-	return len(all) > 0 && !slices.ContainsFunc(all, func(v verdict) bool { return v.behavior == v1alpha1.DrainBehaviorSkip })
-}
-
-// wasUnreachable returns whether a Node was unreachable, or did not exist.
-func wasUnreachable(node timeline[*corev1.Node], from, until int64) bool {
-	return wasGone(node, from, until) || slices.ContainsFunc(node.during(from, until), func(s stored[*corev1.Node]) bool { return isUnreachable(s.object) })
-}
-
-func wasGone(node timeline[*corev1.Node], from, until int64) bool {
-	return slices.ContainsFunc(node.during(from, until), func(s stored[*corev1.Node]) bool { return !s.exists })
-}
-
-func isUnreachable(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
-	})
 }
 
 // obsolete is how long Cluster API may act on a Machine that no longer exists.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -125,6 +126,7 @@ func (r *run) stopRecording(ctx context.Context, record recorder) (*History, err
 		return nil, err
 	}
 	h.Replicas, h.Unhooked, h.ClockOff, h.ClusterDeleted = len(r.allManagers()), maps.Clone(r.unhooked), r.clockOff, r.clusterDeleted
+	h.Faults = slices.Clone(r.faults)
 	h.DaemonSetPods, h.DeletesOnTimeout = r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete
 	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {
 		h.MaxParallelDrains = limit.IntValue()

@@ -45,6 +45,7 @@ type run struct {
 	lines    []string
 	// unanswered heals the faults whose requests failed. An etcd that was frozen may carry out such a request after it was healed.
 	unanswered []heal
+	faults     []InjectedFault
 	// clockOff is how far the clock of a manager was wrong at most.
 	clockOff time.Duration
 	// clusterDeleted is when a fault first deleted the Cluster, zero if none did.
@@ -389,8 +390,16 @@ func (r *run) hasEnded() bool {
 	return r.ended
 }
 
+// endFault records that a fault has ended.
+func (r *run) endFault(name string, began time.Time) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.faults = append(r.faults, InjectedFault{Period{began, time.Now()}, name})
+}
+
 // fail injects a fault and heals it.
 func (r *run) fail(ctx context.Context, f fault, step Step) error {
+	defer r.endFault(f.name, time.Now())
 	limited, cancel := context.WithTimeout(ctx, injecting)
 	undo, err := f.inject(limited, r, step.Pick)
 	cancel()

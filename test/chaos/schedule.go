@@ -103,13 +103,13 @@ func (s *Schedule) addDrains(random *rand.Rand) {
 	}
 }
 
-// whileWaiting are faults that hide from the manager that Machines wait for turns.
+// whileWaiting are faults that hide from the manager that Machines wait for turns, or what their Pods wait for.
 var whileWaiting = []string{
 	"manager-killed", "manager-killed", "manager-terminated", "manager-frozen", "network-cut", "network-responses-cut",
-	"workload-apiserver-killed", "workload-apiserver-frozen", "crd-deleted", admitFailing,
+	"workload-apiserver-killed", "workload-apiserver-frozen", "crd-deleted", admitFailing, withoutManager, withoutManager,
 }
 
-// addFaults adds four to eight faults. While Machines wait for turns, half of them hide that.
+// addFaults adds four to eight faults. While Machines wait for turns, half of them are of whileWaiting.
 func (s *Schedule) addFaults(random *rand.Rand, table []fault) {
 	busyUntil := map[string]time.Duration{}
 	for range 4 + random.IntN(5) {

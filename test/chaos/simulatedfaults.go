@@ -39,6 +39,7 @@ func simulatedFaults() []fault {
 		"webhook-down":                       refuseWrites,
 		"manager-frozen":                     isolateManager,
 		admitFailing:                         refuseInfrastructure,
+		"evictions-refused":                  refuseEvictions(failEvictions),
 	}
 	unsimulated := []string{"workload-etcd-killed", "workload-etcd-frozen", "management-etcd-killed", "management-etcd-frozen", clockWrong}
 	var table []fault
@@ -202,6 +203,17 @@ func refuseWrites(_ context.Context, r *run, pick uint64) (heal, error) {
 		}
 		return apierrors.NewInternalError(errors.New(`failed calling webhook "down.test.capnm.dev": failed to call webhook: ` +
 			`Post "https://127.0.0.1:1/?timeout=10s": dial tcp 127.0.0.1:1: connect: connection refused`))
+	})
+	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+}
+
+// failEvictions refuses all evictions with an error that says no reason, whose backoff grows to minutes.
+func failEvictions(_ context.Context, r *run) (heal, error) {
+	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+		if q.Resource != "pods" || q.Subresource != "eviction" {
+			return nil
+		}
+		return apierrors.NewInternalError(errors.New("evictions fail"))
 	})
 	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
 }

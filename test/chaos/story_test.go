@@ -3,9 +3,12 @@ package chaos
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
+	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +23,33 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
+
+// happening is a story with the invariant that it violates, nil if it violates none.
+type happening struct {
+	name     string
+	happens  func(*story)
+	violated func(*History) []string
+}
+
+// expectViolations checks all invariants of each story.
+func expectViolations(t *testing.T, happenings []happening) {
+	t.Helper()
+	for _, tc := range happenings {
+		t.Run(tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newStory()
+			tc.happens(s)
+			for _, each := range invariants {
+				violations := each.check(&s.History)
+				if tc.violated != nil && fmt.Sprintf("%p", each.check) == fmt.Sprintf("%p", tc.violated) {
+					g.Expect(violations).NotTo(BeEmpty(), each.name)
+					continue
+				}
+				g.Expect(violations).To(BeEmpty(), each.name)
+			}
+		})
+	}
+}
 
 // story builds a history, one second for each thing that happens. In the beginning, Node n1 of Machine n1 has been drained for a minute.
 type story struct {
@@ -161,6 +191,12 @@ func (s *story) requestEviction(name, uid, agent string) {
 	s.request(&s.Workload, controlplane.Event{
 		UserAgent: agent, Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "default", Name: name, Code: 201, RequestObject: body,
 	})
+}
+
+// refuseEviction has our manager request an eviction that the API server refuses.
+func (s *story) refuseEviction(name string) {
+	s.requestEviction(name, "uid-"+name, fleet.ManagerAgent)
+	s.Workload.Audit[len(s.Workload.Audit)-1].Code = http.StatusInternalServerError
 }
 
 func (s *story) delete(name string) {
