@@ -1,6 +1,7 @@
 package apiserver_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math/rand/v2"
@@ -238,6 +239,7 @@ func TestEviction(t *testing.T) {
 	}
 	for name, each := range map[string]struct {
 		pod     *corev1.Pod
+		uid     types.UID // of the request, instead of that of the Pod
 		budgets []*policyv1.PodDisruptionBudget
 		code    int
 		cause   string
@@ -263,6 +265,9 @@ func TestEviction(t *testing.T) {
 		"pending": {
 			pod: newPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), budgets: []*policyv1.PodDisruptionBudget{budget(0, 1, 1)},
 		},
+		"pending, and another Pod is to be evicted": {
+			pod: newPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), uid: "another", code: 409,
+		},
 		"not ready, healthy budget":   {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{budget(0, 1, 1)}},
 		"not ready, unhealthy budget": {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{budget(0, 0, 1)}, code: 429},
 		"not ready, always allowed": {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{
@@ -283,7 +288,7 @@ func TestEviction(t *testing.T) {
 				}
 				err := c.SubResource("eviction").Create(w.ctx, pod, &policyv1.Eviction{
 					ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-					DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(pod.UID)}},
+					DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(cmp.Or(each.uid, pod.UID))}},
 				})
 				w.Expect(w.direct.Get(w.ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 				if each.code == 0 {

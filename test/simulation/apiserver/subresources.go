@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -56,7 +57,8 @@ func (s *Server) evict(r operation, eviction *policyv1.Eviction) error {
 }
 
 // evictUnprotected evicts a Pod that no budget protects: one that is pending, finished or being deleted. It returns any other Pod without
-// evicting it.
+// evicting it. If the Pod has changed meanwhile, it tries again, but not if another Pod has its name: then the API server tries for ten
+// seconds, in vain.
 func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.DeleteOptions) (*corev1.Pod, error) {
 	for {
 		pod, err := s.pod(pods, r)
@@ -71,7 +73,8 @@ func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.D
 		if !terminal {
 			pinned = withResourceVersion(options, pod)
 		}
-		if err := s.deleteEvicted(r, pods, pinned); !apierrors.IsConflict(err) || pinned == options {
+		err = s.deleteEvicted(r, pods, pinned)
+		if !apierrors.IsConflict(err) || pinned == options || *cmp.Or(pinned.Preconditions.UID, &pod.UID) != pod.UID {
 			return nil, err
 		}
 	}
