@@ -318,6 +318,9 @@ func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error
 
 // clear removes the load, so that another run can follow.
 func (r *run) clear(ctx context.Context) error {
+	if err := r.setAnnotation(ctx, "null"); err != nil {
+		return err
+	}
 	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		return errors.Wrap(err, "deleting the rules")
 	}

@@ -98,6 +98,8 @@ func faults() []fault {
 		fault{"timeout-set", "timeouts", setTimeout},
 		fault{"budget-replaced", "budgets", replaceBudget},
 		fault{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
+		fault{"cluster-annotated", "cluster", annotateCluster},
+		fault{"machine-paused", "machines", pauseMachine},
 		fault{withoutManager, "manager", deleteBudgetWithoutManager},
 		fault{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRequests(ctx, r, 2) })},
 	)
@@ -306,6 +308,9 @@ const clusterDeleted = "cluster-deleted"
 // deleteCluster deletes the Cluster, and so all Machines, none of which is drained from then on. The fleet ends with the run.
 func deleteCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	if err := r.setAnnotation(ctx, "null"); err != nil {
+		return nil, err
+	}
 	r.endCluster()
 	return func(ctx context.Context) error {
 		return client.IgnoreNotFound(r.fleet.Client.Delete(ctx, cluster)) // also if the first request was not answered

@@ -58,13 +58,18 @@ type InjectedFault struct {
 // hindering are the beginnings of the names of faults that keep a running manager from observing or changing a cluster at once.
 var hindering = []string{"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", "writes-lost", "webhook-", "crd-", admitFailing}
 
-// recovery is how long after such a fault the manager may still connect again, or repeat a request.
-const recovery = 15 * time.Second
+// recovery is how long after such a fault the manager may still connect again, or repeat a request, and recoveryOfCRD how long informers may
+// repeat a list after a CRD was deleted: their backoff grows to half a minute.
+const recovery, recoveryOfCRD = 15 * time.Second, 2 * time.Minute
 
 // isHindered returns whether a fault kept the manager from acting at once at some time of a period.
 func (h *History) isHindered(from, until time.Time) bool {
 	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool {
-		return !f.From.After(until) && !f.Until.Add(recovery).Before(from) &&
+		lasts := recovery
+		if strings.HasPrefix(f.Name, "crd-") {
+			lasts = recoveryOfCRD
+		}
+		return !f.From.After(until) && !f.Until.Add(lasts).Before(from) &&
 			slices.ContainsFunc(hindering, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) })
 	})
 }
@@ -171,6 +176,7 @@ const (
 	attachmentKeys  = "/registry/volumeattachments/"
 	maintenanceKeys = "/registry/maintenance.cluster.x-k8s.io/nodemaintenances/"
 	evacuationKeys  = "/registry/maintenance.cluster.x-k8s.io/evacuations/"
+	clusterKeys     = "/registry/cluster.x-k8s.io/clusters/"
 	machineKeys     = "/registry/cluster.x-k8s.io/machines/"
 	ruleKeys        = "/registry/cluster.x-k8s.io/machinedrainrules/"
 )

@@ -166,7 +166,9 @@ func (s *recordedSide) stop(ctx context.Context) (side Side, err error) {
 
 // isRecorded selects the kinds of objects that histories have.
 func isRecorded(key string) bool {
-	for _, prefix := range []string{podKeys, nodeKeys, budgetKeys, deploymentKeys, attachmentKeys, maintenanceKeys, evacuationKeys, machineKeys, ruleKeys} {
+	for _, prefix := range []string{
+		podKeys, nodeKeys, budgetKeys, deploymentKeys, attachmentKeys, maintenanceKeys, evacuationKeys, clusterKeys, machineKeys, ruleKeys,
+	} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}

@@ -83,13 +83,16 @@ func NewSchedule(seed uint64, table []fault) Schedule {
 	return s
 }
 
+// blocking is the workload that blocks each drain.
+const blocking = "blocking"
+
 // addDrains adds three Machines to delete, or five that wait for turns.
 func (s *Schedule) addDrains(random *rand.Rand) {
 	number, until := 3, 10*time.Second
 	if s.Turns {
 		number, until = 5, 3*time.Second
 		s.Policy.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		s.Apps = append(s.Apps, App{Name: "blocking", Kind: "Pod", Replicas: int32(number), Budget: "all"})
+		s.Apps = append(s.Apps, App{Name: blocking, Kind: "Pod", Replicas: int32(number), Budget: "all"})
 	}
 	for i := range number {
 		drain := Drain{At: seconds(random, 0, until), Machine: fmt.Sprintf("s%d-%d", s.Seed, i)}

@@ -91,6 +91,14 @@ func (s *story) storeNode(changes ...func(*corev1.Node)) {
 	s.store(&s.Workload, nodeKeys+node.Name, node)
 }
 
+func (s *story) storeCluster(paused bool, changes ...func(*clusterv1.Cluster)) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: clusterName}, Spec: clusterv1.ClusterSpec{Paused: &paused}}
+	for _, change := range changes {
+		change(cluster)
+	}
+	s.store(&s.Management, clusterKeys+"default/"+clusterName, cluster)
+}
+
 // storeMachine stores Machine n1, with changes of its last version. It was deleted when it was first stored.
 func (s *story) storeMachine(changes ...func(*clusterv1.Machine)) {
 	s.storeNamedMachine("n1", changes...)

@@ -2,24 +2,64 @@ package chaos
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/pkg/errors"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
+
+// annotateCluster sets the annotation of a pause on the Cluster until the end of the run. It pauses no Machine.
+func annotateCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
+	if r.hasEnded() { // it would delay the deletion of the Cluster
+		return nil, errors.New("the Cluster was deleted")
+	}
+	return nil, r.setAnnotation(ctx, `""`)
+}
+
+func (r *run) setAnnotation(ctx context.Context, value string) error {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	err := patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))
+	return client.IgnoreNotFound(errors.Cause(err))
+}
+
+// pauseMachine pauses a Machine by its annotation.
+func pauseMachine(ctx context.Context, r *run, pick uint64) (heal, error) {
+	machine, err := choose(ctx, r.fleet.Client, &clusterv1.MachineList{}, pick, r.isDrained)
+	if err != nil {
+		return nil, err
+	}
+	set := func(ctx context.Context, value string) error {
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: machine.GetNamespace(), Name: machine.GetName()}}
+		err := patch(ctx, r.fleet.Client, m, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))
+		return client.IgnoreNotFound(errors.Cause(err))
+	}
+	return func(ctx context.Context) error { return set(ctx, "null") }, set(ctx, `""`)
+}
 
 // withoutManager is the fault in which a budget is deleted while no manager runs.
 const withoutManager = "budget-deleted-without-manager"
 
 // deleteBudgetWithoutManager kills a manager, and deletes a budget that allows no disruption before the manager is started again: it does
-// not know that Pods waited for the budget, and that they may be evicted now.
+// not know that Pods waited for the budget, and that they may be evicted now. If it can, it does so after all final eviction attempts of a
+// Node.
 func deleteBudgetWithoutManager(ctx context.Context, r *run, pick uint64) (heal, error) {
 	m := r.managers[pick%uint64(len(r.managers))]
+	attempted := func(o client.Object) bool {
+		return meta.IsStatusConditionTrue(o.(*v1alpha1.NodeMaintenance).Status.Conditions, v1alpha1.NodeMaintenanceFinalEvictionAttempt)
+	}
+	_ = eventually(ctx, injecting/2, "the Pods of a Node have had their final eviction attempts", func(ctx context.Context) error {
+		_, err := choose(ctx, r.workload.Client, &v1alpha1.NodeMaintenanceList{}, pick, attempted)
+		return err
+	})
 	m.kill()
 	budget, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, func(o client.Object) bool {
-		return r.isLoad(o) && o.(*policyv1.PodDisruptionBudget).Status.DisruptionsAllowed == 0
+		return r.isLoad(o) && o.(*policyv1.PodDisruptionBudget).Status.DisruptionsAllowed == 0 && (o.GetName() == blocking || !r.schedule.Turns)
 	})
 	if err != nil {
 		return m.start, err
