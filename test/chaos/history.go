@@ -27,6 +27,8 @@ type History struct {
 	Unhooked map[string]bool
 	// Down are the periods in which a fault had stopped a manager, by the manager.
 	Down [][]Period
+	// Reconciliations are those that a simulation has counted.
+	Reconciliations []Reconciliations
 	// Faults are the faults that were injected.
 	Faults []InjectedFault
 	// MaxParallelDrains is that of the policy, 0 if it has none.

@@ -48,6 +48,8 @@ var invariants = []invariant{
 	{"M19: no hook is removed before the volumes are detached", volumesDetached},
 	{"E52, M96: no hook is removed because of a drain timeout before each Pod had its final eviction attempt", finalAttemptsMade},
 	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
+	{"R65: no controller reconciles again and again", reconciledForReasons},
+	{"R65: no request is repeated again and again", requestedForReasons},
 	{"M16: what is paused is not changed", pausesRespected},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
 	{"E25: a surge is restored exactly once", surgesRestored},

@@ -49,6 +49,7 @@ type simulated struct {
 	stale                          map[string]time.Duration // how late watches deliver events, by resource
 	paused                         map[bool]bool            // the models of the management cluster, or else of the workload cluster
 	refuse                         map[bool]func(apiserver.Request) error
+	reconciliations                []Reconciliations
 	// onKill is called after the write that is killAfter writes away, 0: never.
 	killAfter int
 	onKill    func()
@@ -136,7 +137,10 @@ func (s *simulated) record() recorder { return simulatedRecording{s} }
 
 // Stop implements recorder.
 func (r simulatedRecording) Stop(context.Context) (*History, error) {
-	return &History{Replicas: 1, Workload: r.workload.side(), Management: r.management.side()}, nil
+	r.mu.Lock()
+	counts := slices.Clone(r.reconciliations)
+	r.mu.Unlock()
+	return &History{Replicas: 1, Workload: r.workload.side(), Management: r.management.side(), Reconciliations: counts}, nil
 }
 
 // newSimulatedWorld starts the simulation of a fleet with one workload cluster.
@@ -161,6 +165,7 @@ func newSimulatedWorld(ctx context.Context, seed uint64, start StartManager) (*w
 		return nil, err
 	}
 	s.startModels(ctx, random)
+	go s.countReconciliations(ctx)
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
 	if err := kwok.Create(ctx, w.fleet.Client, []client.Object{policy}, w.cluster.Objects()); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pkg/errors"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -116,6 +117,32 @@ func (s *simulated) linkTo(cluster *simulatedCluster, now state) *link {
 		return request, !request
 	}
 	return l
+}
+
+// countReconciliations records at regular intervals how often the controllers have reconciled.
+func (s *simulated) countReconciliations(ctx context.Context) {
+	for ; ctx.Err() == nil; _ = delay(ctx, busyPeriod) {
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			continue
+		}
+		counts := map[string]float64{}
+		for _, family := range families {
+			if family.GetName() != "controller_runtime_reconcile_total" {
+				continue
+			}
+			for _, metric := range family.GetMetric() {
+				for _, label := range metric.GetLabel() {
+					if label.GetName() == "controller" {
+						counts[label.GetValue()] += metric.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+		s.mu.Lock()
+		s.reconciliations = append(s.reconciliations, Reconciliations{time.Now(), counts})
+		s.mu.Unlock()
+	}
 }
 
 // RoundTrip implements http.RoundTripper: it finds the link of a process by the name of the host.
