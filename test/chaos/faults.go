@@ -64,7 +64,7 @@ func faults() []fault {
 			fault{name + "-killed", each.on, killComponent(each.cluster, each.component)},
 			fault{name + "-frozen", each.on, freezeComponent(each.cluster, each.component)})
 	}
-	return append(table,
+	table = append(table,
 		fault{"network-cut", "network", cutNetwork},
 		fault{"network-slow", "network", slowNetwork},
 		fault{"cluster-paused", "cluster", pauseCluster},
@@ -98,11 +98,8 @@ func faults() []fault {
 		fault{"timeout-set", "timeouts", setTimeout},
 		fault{"budget-replaced", "budgets", replaceBudget},
 		fault{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
-		fault{"cluster-annotated", "cluster", annotateCluster},
-		fault{"machine-paused", "machines", pauseMachine},
-		fault{withoutManager, "manager", deleteBudgetWithoutManager},
-		fault{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRequests(ctx, r, 2) })},
 	)
+	return append(table, laterFaults()...)
 }
 
 // admitFailing is the fault during which the first step of the deletion of a Machine fails.
@@ -255,15 +252,20 @@ func cutResponses(_ context.Context, r *run, _ uint64) (heal, error) {
 	return func(context.Context) error { r.workload.RestoreNetwork(); return nil }, nil
 }
 
-// refuseRequests installs an admission webhook that does not answer, so that the API server of the workload cluster refuses all requests of
-// a kind.
+// refusals are what an admission webhook that does not answer makes the API server of the workload cluster refuse.
+var refusals = []admissionregistrationv1.Rule{
+	{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodemaintenances"}},
+	{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*/*"}},
+	{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/eviction"}},
+	{APIGroups: []string{corev1.GroupName}, Resources: []string{"nodes"}},
+}
+
 func refuseRequests(ctx context.Context, r *run, pick uint64) (heal, error) {
-	refused := []admissionregistrationv1.Rule{
-		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nodemaintenances"}},
-		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"*/*"}},
-		{APIGroups: []string{corev1.GroupName}, Resources: []string{"pods/eviction"}},
-		{APIGroups: []string{corev1.GroupName}, Resources: []string{"nodes"}},
-	}[pick%4]
+	return refuseRule(ctx, r, refusals[pick%4])
+}
+
+// refuseRule installs an admission webhook that does not answer.
+func refuseRule(ctx context.Context, r *run, refused admissionregistrationv1.Rule) (heal, error) {
 	refused.APIVersions = []string{"*"}
 	operations := []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update}
 	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{

@@ -58,7 +58,10 @@ type InjectedFault struct {
 }
 
 // hindering are the beginnings of the names of faults that keep a running manager from observing or changing a cluster at once.
-var hindering = []string{"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", "writes-lost", "webhook-", "crd-", admitFailing}
+var hindering = []string{
+	"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", "writes-lost", "webhook-", "crd-",
+	"evacuations-refused", admitFailing,
+}
 
 // recovery is how long after such a fault the manager may still connect again, or repeat a request, and recoveryOfCRD how long informers may
 // repeat a list after a CRD was deleted: their backoff grows to half a minute.

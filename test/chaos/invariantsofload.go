@@ -55,7 +55,8 @@ func requestedForReasons(h *History) []string {
 		}
 		for request, count := range counts {
 			if count > mostRepeated {
-				found = append(found, fmt.Sprintf("in the minute from %s, %d requests: %s %s (%s)", request.minute.Format("15:04:05"), count, request.verb, request.uri, request.name))
+				found = append(found, fmt.Sprintf("in the minute from %s, %d requests: %s %s (%s)", request.minute.Format("15:04:05"), count,
+					request.verb, request.uri, request.name))
 			}
 		}
 	}

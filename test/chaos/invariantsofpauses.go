@@ -20,7 +20,9 @@ func pausesRespected(h *History) []string {
 	var found []string
 	for name, cluster := range timelines[*clusterv1.Cluster](&h.Management, clusterKeys) {
 		paused := periodsOf(h.Management.Clock, cluster, func(c *clusterv1.Cluster) bool { return ptr.Deref(c.Spec.Paused, false) })
-		changes := slices.Concat(h.changes(&h.Workload), h.changes(&h.Management).Where(func(e controlplane.Event) bool { return e.Group == clusterv1.GroupVersion.Group }))
+		changes := slices.Concat(h.changes(&h.Workload), h.changes(&h.Management).Where(func(e controlplane.Event) bool {
+			return e.Group == clusterv1.GroupVersion.Group
+		}))
 		found = append(found, h.requestedIn(paused, changes, "Cluster "+name)...)
 	}
 	removals := h.removals()

@@ -39,6 +39,7 @@ func simulatedFaults() []fault {
 		"webhook-down":                       refuseWrites,
 		"manager-frozen":                     isolateManager,
 		admitFailing:                         refuseInfrastructure,
+		"evacuations-refused":                refuseEvacuations(quotaExceeded),
 		"evictions-refused":                  refuseEvictions(failEvictions),
 	}
 	unsimulated := []string{"workload-etcd-killed", "workload-etcd-frozen", "management-etcd-killed", "management-etcd-frozen", clockWrong}
@@ -203,6 +204,17 @@ func refuseWrites(_ context.Context, r *run, pick uint64) (heal, error) {
 		}
 		return apierrors.NewInternalError(errors.New(`failed calling webhook "down.test.capnm.dev": failed to call webhook: ` +
 			`Post "https://127.0.0.1:1/?timeout=10s": dial tcp 127.0.0.1:1: connect: connection refused`))
+	})
+	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+}
+
+// quotaExceeded refuses to create Evacuations.
+func quotaExceeded(_ context.Context, r *run) (heal, error) {
+	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+		if q.Verb != "create" || q.Resource != "evacuations" {
+			return nil
+		}
+		return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New("exceeded quota"))
 	})
 	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
 }

@@ -3,8 +3,11 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/pkg/errors"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +16,19 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
+
+// laterFaults is the end of the table of faults.
+func laterFaults() []fault {
+	return []fault{
+		{"cluster-annotated", "cluster", annotateCluster},
+		{"machine-paused", "machines", pauseMachine},
+		{withoutManager, "manager", deleteBudgetWithoutManager},
+		{"evacuations-refused", "webhooks", refuseEvacuations(func(ctx context.Context, r *run) (heal, error) {
+			return refuseRule(ctx, r, admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}})
+		})},
+		{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRule(ctx, r, refusals[2]) })},
+	}
+}
 
 // annotateCluster sets the annotation of a pause on the Cluster until the end of the run. It pauses no Machine.
 func annotateCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
@@ -90,6 +106,34 @@ func refuseEvictions(refuse func(ctx context.Context, r *run) (heal, error)) fun
 				}
 			}
 			return nil
+		}, err
+	}
+}
+
+// refuseEvacuations makes the API server refuse Evacuations. Then a user protects some of the Pods that need one from all drains.
+func refuseEvacuations(refuse func(ctx context.Context, r *run) (heal, error)) func(context.Context, *run, uint64) (heal, error) {
+	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
+		undo, err := refuse(ctx, r)
+		return func(ctx context.Context) error {
+			nodes, pods, evacuations := &corev1.NodeList{}, &corev1.PodList{}, &v1alpha1.EvacuationList{}
+			for _, list := range []client.ObjectList{nodes, pods, evacuations} {
+				if err := r.workload.Client.List(ctx, list); err != nil {
+					return errors.Wrapf(err, "listing %T", list)
+				}
+			}
+			for i := range pods.Items {
+				pod := &pods.Items[i]
+				isCordoned := slices.ContainsFunc(nodes.Items, func(n corev1.Node) bool { return n.Name == pod.Spec.NodeName && n.Spec.Unschedulable })
+				isRequested := slices.ContainsFunc(evacuations.Items, func(e v1alpha1.Evacuation) bool { return e.Spec.PodRef.UID == string(pod.UID) })
+				if !r.isLoad(pod) || isOfDaemonSet(pod) || !isCordoned || isRequested || (uint64(i)+pick)%3 != 0 {
+					continue
+				}
+				err := patch(ctx, r.workload.Client, pod, fmt.Sprintf(`{"metadata":{"labels":{%q:"skip"}}}`, clusterv1.PodDrainLabel))
+				if client.IgnoreNotFound(errors.Cause(err)) != nil {
+					return err
+				}
+			}
+			return undo(ctx)
 		}, err
 	}
 }
