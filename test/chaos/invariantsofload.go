@@ -19,7 +19,7 @@ const (
 	// busyPeriod is the period in which reconciliations are counted.
 	busyPeriod = 10 * time.Second
 	// busiest is how often a controller reconciles at most in a busyPeriod, with all objects and all events of a run.
-	busiest = 200
+	busiest = 1000
 	// mostRepeated is how often the manager makes the same request in a minute at most.
 	mostRepeated = 200
 )
