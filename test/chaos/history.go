@@ -63,8 +63,8 @@ var hindering = []string{
 	"evacuations-refused", admitFailing,
 }
 
-// recovery is how long after such a fault the manager may still connect again, or repeat a request, and recoveryOfCRD how long informers may
-// repeat a list after a CRD was deleted: their backoff grows to half a minute.
+// recovery is how long after such a fault the manager may still connect again, or repeat a request, and recoveryOfCRD how long informers
+// may repeat a list after a CRD was deleted: their backoff grows to half a minute.
 const recovery, recoveryOfCRD = 15 * time.Second, 2 * time.Minute
 
 // isHindered returns whether a fault kept the manager from acting at once at some time of a period.

@@ -83,8 +83,8 @@ func deleteBudgetWithoutManager(ctx context.Context, r *run, pick uint64) (heal,
 	return m.start, deleteObject(ctx, r.workload.Client, budget)
 }
 
-// refuseEvictions makes the API server of the workload cluster refuse evictions. Afterwards, a user sets short timeouts on the Machines that
-// are drained: they may have passed, while the Pods wait for the backoff of their refused evictions.
+// refuseEvictions makes the API server of the workload cluster refuse evictions. Afterwards, a user sets short timeouts on the Machines
+// that are drained: they may have passed, while the Pods wait for the backoff of their refused evictions.
 func refuseEvictions(refuse func(ctx context.Context, r *run) (heal, error)) func(context.Context, *run, uint64) (heal, error) {
 	return func(ctx context.Context, r *run, pick uint64) (heal, error) {
 		undo, err := refuse(ctx, r)
