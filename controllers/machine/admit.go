@@ -113,14 +113,14 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 // findNodeIn looks up the Node by the provider ID of the Machine. If the client has no such Node, the API server decides: the watch may not
 // have delivered the Node or its provider ID yet.
 func (r *Reconciler) findNodeIn(ctx context.Context, s *scope, cached client.Client) error {
-	live, err := r.Clusters.UncachedClient(ctx, s.nameOfCluster())
+	live, err := r.Clusters.UncachedClient(ctx, s.clusterKey())
 	if err != nil {
 		return err
 	}
 	for _, from := range []client.Client{cached, live} {
 		nodes := &corev1.NodeList{}
 		if err := from.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
-			return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.nameOfCluster())
+			return errors.Wrapf(err, "listing the Nodes of Cluster %s", s.clusterKey())
 		}
 		if s.machine.Status.NodeRef.Name = machinedrain.NodeNameOf(s.machine.Spec.ProviderID, nodes.Items); s.machine.Status.NodeRef.Name != "" {
 			s.isNodeLookedUp = true

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -73,7 +72,8 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
-	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && r.needsTurn(ctx, s, remote)
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) ||
+		remote != nil && s.machine.Status.NodeRef.IsDefined() && machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)
@@ -86,24 +86,6 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)
 	}
 	return s.untilDeadline(waiting)
-}
-
-// needsTurn reports whether the drain of a Machine that is blocked may have to wait for a turn, see machinedrain.NeedsTurn. What blocks it
-// may be before the step that looks up the Node of a Machine without a nodeRef. One without a Node waits for no turn. If that could not be
-// read, the Machine waits.
-func (r *Reconciler) needsTurn(ctx context.Context, s *scope, remote client.Client) bool {
-	onNode := func(node *corev1.Node) bool {
-		return machinedrain.NeedsTurn(s.machine, s.policy, node, s.maintenance, s.now)
-	}
-	if !s.machine.Status.NodeRef.IsDefined() {
-		if s.machine.Spec.ProviderID == "" || !onNode(&corev1.Node{}) {
-			return false
-		}
-		if err := r.findNodeIn(ctx, s, remote); err != nil || !s.machine.Status.NodeRef.IsDefined() {
-			return err != nil
-		}
-	}
-	return onNode(s.nodeIn(ctx, remote))
 }
 
 // blockSince returns since when this process has found the drain of the Machine to be blocked.
