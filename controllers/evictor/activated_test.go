@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -38,5 +39,38 @@ func TestEvacuatorActivatedDuringAPass(t *testing.T) {
 		next := evacuation.Next(evacuation.Input{Evacuation: e, Pod: observed, Now: now})
 		g.Expect(next.Kind).To(Equal(evacuation.AwaitEvacuator), "%s", next.Message)
 		g.Expect(p.nextTry).To(Equal(now.Add(time.Second)), "the watch may have delivered the change before the patch")
+	})
+}
+
+// The watch of Evacuations lags by 70 seconds, as with hundreds of drains. Another actor has changed the Evacuation once. When the watch
+// has delivered that, what the Pod waits for is reported by the pass that the event starts.
+func TestReportAfterALaggingWatch(t *testing.T) {
+	t.Run("E12: what a Pod waits for is reported as soon as the watch has delivered the change with which the report conflicted", func(t *testing.T) {
+		g, pod := NewWithT(t), podNamed("web", "")
+		observed := evacuation.New(pod, nil, 0)
+		observed.UID, observed.ResourceVersion, observed.CreationTimestamp = "evacuation", "1", metav1.NewTime(now.Add(-time.Minute))
+		evacuation.Request(observed)
+		stored := observed.DeepCopy()
+		stored.ResourceVersion, stored.Labels = "2", map[string]string{"changed": "by-a-user"}
+		p := passOver(t, now, onePod{pod: pod}, stored)
+		clock := clocktesting.NewFakeClock(now)
+		p.clock = clock
+		waiting := []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}}
+		pass := func(seen *v1alpha1.Evacuation) {
+			p.now, p.nextTry = clock.Now(), time.Time{}
+			p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*seen.DeepCopy()})[0]
+			p.report(t.Context(), waiting)
+		}
+		for clock.SetTime(now); clock.Since(now) < 70*time.Second; clock.Step(time.Second) { // the watch lags
+			pass(observed)
+		}
+		g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored)).To(Succeed())
+		delivered, at := stored.DeepCopy(), clock.Now()
+		pass(delivered) // the event
+		for p.message(t, stored) == "" {
+			clock.SetTime(p.nextTry)
+			pass(delivered)
+		}
+		g.Expect(clock.Since(at)).To(BeNumerically("<=", time.Second), "after the event of the Evacuation, which lagged by %s", at.Sub(now))
 	})
 }

@@ -484,6 +484,9 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			switch {
 			case apierrors.IsNotFound(err):
 				return nil
+			case apierrors.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
+				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(1)))
+				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			case err != nil:
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(p.state.reports.countFailed(each.Pod.UID))))
 				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
