@@ -30,6 +30,9 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 	if err := record.addManagement(ctx, r.next.fleet); err != nil {
 		return err
 	}
+	if err := r.setAnnotation(ctx, "null"); err != nil { // clusterctl moves no paused Cluster
+		return errors.Wrap(err, "removing the annotation of a pause from the Cluster")
+	}
 	r.logf("the Cluster is moved")
 	err := eventually(ctx, 2*healing, "clusterctl moves the Cluster", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healing)
