@@ -165,12 +165,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		// and writes this action to the status together with what the eviction waits for.
 		return reconcile.Result{}, nil
 	}
-	if s.gone && action.Kind != evacuation.AwaitCollection {
-		if ends, err := r.confirmEnd(ctx, s, action); err != nil {
-			return workload.Result(err)
-		} else if !ends {
-			return reconcile.Result{RequeueAfter: evacuation.AwaitCollectionFor}, nil
-		}
+	if exists, err := r.endWatch(ctx, s, action); err != nil {
+		return workload.Result(err)
+	} else if exists {
+		return reconcile.Result{RequeueAfter: evacuation.AwaitCollectionFor}, nil
 	}
 	if err := r.store(ctx, s, action, now); client.IgnoreNotFound(err) != nil {
 		return workload.Result(err)
@@ -375,10 +373,13 @@ func (r *Reconciler) confirmGone(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// confirmEnd stops the watch for an Evacuation whose Pod does not exist: the Evacuation may exist for long, with a finalizer of another
-// actor. It returns false if the Pod exists. An Evacuation that the garbage collector does not delete is a reason to read the Pod: the
-// watch may not have delivered it yet, although it is the owner, or the annotation may name another Node.
-func (r *Reconciler) confirmEnd(ctx context.Context, s *scope, action evacuation.Action) (bool, error) {
+// endWatch stops the watch for an Evacuation that ends because its Pod does not exist: the Evacuation may exist for long, with a finalizer
+// of another actor. If the manager has to delete it, because the garbage collector has not, it reads the Pod first: the watch may not have
+// delivered the Pod yet, although the Pod is the owner, or the annotation may name another Node. endWatch reports whether the Pod exists.
+func (r *Reconciler) endWatch(ctx context.Context, s *scope, action evacuation.Action) (exists bool, err error) {
+	if !s.gone || action.Kind == evacuation.AwaitCollection {
+		return false, nil
+	}
 	if action.Kind == evacuation.Finish && action.Delete {
 		pod, err := r.livePod(ctx, s)
 		if err != nil {
@@ -389,11 +390,11 @@ func (r *Reconciler) confirmEnd(ctx context.Context, s *scope, action evacuation
 			if pod.Spec.NodeName != s.evacuation.Annotations[v1alpha1.EvacuationNodeAnnotation] {
 				err = r.recordNode(ctx, s, pod)
 			}
-			return false, err
+			return true, err
 		}
 	}
 	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))
-	return true, nil
+	return false, nil
 }
 
 // store writes the changes of the action, in the order that evacuation.Action.Apply requires: status, deletion, finalizers and spec. It
