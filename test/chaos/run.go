@@ -178,7 +178,12 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := eventually(ctx, 2*time.Minute, "the load runs", r.loadRuns); err != nil {
+	if err := eventually(ctx, 2*time.Minute, "the load runs", func(ctx context.Context) error {
+		if err := r.startExited(ctx); err != nil { // a scheduler may exit after a fault of the run before
+			return err
+		}
+		return r.loadRuns(ctx)
+	}); err != nil {
 		return err
 	}
 	return r.cordonKeepers(ctx, r.schedule.CordonedBefore, false)
