@@ -11,12 +11,10 @@ import (
 	"github.com/pkg/errors"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +41,46 @@ func faults() []fault {
 	crds := func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
 	policies := func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} }
 	bindings := func() client.ObjectList { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} }
+	objects := []fault{
+		{"network-cut", "network", cutNetwork},
+		{"network-slow", "network", slowNetwork},
+		{"cluster-paused", "cluster", pauseCluster},
+		{"node-unreachable", "nodes", stopNode},
+		{"node-uncordoned", "nodes", uncordonNode},
+		{"hook-removed", "hooks", removeHook},
+		{"evacuation-deleted", "evacuations", onEvacuation(deleteObject)},
+		{"evacuation-finalizers-removed", "evacuations", onEvacuation(removeFinalizers)},
+		{"maintenance-completed", "maintenances", onMaintenance(completeMaintenance)},
+		{"maintenance-deleted", "maintenances", onMaintenance(deleteObject)},
+		{"maintenance-finalizers-removed", "maintenances", onMaintenance(deleteWithFinalizers)},
+		{"budget-edited", "budgets", editBudget},
+		{"budget-deleted", "budgets", deleteBudget},
+		{"rule-edited", "rules", editRule},
+		{"rule-deleted", "rules", deleteRule},
+		{"label-edited", "pods", editLabel},
+		{"pod-deleted", "pods", deletePod},
+		{"crd-deleted", "bundle", onInstalled(crds, deleteObject)},
+		{"policy-deleted", "bundle", onInstalled(policies, deleteObject)},
+		{"policy-binding-deleted", "bundle", onInstalled(bindings, deleteObject)},
+		{"crd-edited", "bundle", onInstalled(crds, edit(`{"spec":{"names":{"categories":["edited"]}}}`))},
+		{"policy-edited", "bundle", onInstalled(policies, edit(`{"spec":{"failurePolicy":"Ignore"}}`))},
+		{"policy-binding-edited", "bundle", onInstalled(bindings, edit(`{"spec":{"validationActions":["Warn"]}}`))},
+		{"network-reset", "network", resetNetwork},
+		{"node-deleted", "nodes", deleteNode},
+		{"webhook-down", "webhooks", refuseRequests},
+		{clockWrong, "manager", setClockWrong},
+		{clusterDeleted, "cluster", deleteCluster},
+		{"network-responses-cut", "network", cutResponses},
+		{admitFailing, "roles", forbidInfrastructure},
+		{"timeout-set", "timeouts", setTimeout},
+		{"budget-replaced", "budgets", replaceBudget},
+		{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
+	}
+	return slices.Concat(processFaults(), objects, laterFaults())
+}
+
+// processFaults are the faults of the managers and of the components of the control planes.
+func processFaults() []fault {
 	table := []fault{
 		{"manager-killed", "manager", stopManager((*managerProcess).kill)},
 		{"manager-terminated", "manager", stopManager((*managerProcess).terminate)},
@@ -64,42 +102,7 @@ func faults() []fault {
 			fault{name + "-killed", each.on, killComponent(each.cluster, each.component)},
 			fault{name + "-frozen", each.on, freezeComponent(each.cluster, each.component)})
 	}
-	table = append(table,
-		fault{"network-cut", "network", cutNetwork},
-		fault{"network-slow", "network", slowNetwork},
-		fault{"cluster-paused", "cluster", pauseCluster},
-		fault{"node-unreachable", "nodes", stopNode},
-		fault{"node-uncordoned", "nodes", uncordonNode},
-		fault{"hook-removed", "hooks", removeHook},
-		fault{"evacuation-deleted", "evacuations", onEvacuation(deleteObject)},
-		fault{"evacuation-finalizers-removed", "evacuations", onEvacuation(removeFinalizers)},
-		fault{"maintenance-completed", "maintenances", onMaintenance(completeMaintenance)},
-		fault{"maintenance-deleted", "maintenances", onMaintenance(deleteObject)},
-		fault{"maintenance-finalizers-removed", "maintenances", onMaintenance(deleteWithFinalizers)},
-		fault{"budget-edited", "budgets", editBudget},
-		fault{"budget-deleted", "budgets", deleteBudget},
-		fault{"rule-edited", "rules", editRule},
-		fault{"rule-deleted", "rules", deleteRule},
-		fault{"label-edited", "pods", editLabel},
-		fault{"pod-deleted", "pods", deletePod},
-		fault{"crd-deleted", "bundle", onInstalled(crds, deleteObject)},
-		fault{"policy-deleted", "bundle", onInstalled(policies, deleteObject)},
-		fault{"policy-binding-deleted", "bundle", onInstalled(bindings, deleteObject)},
-		fault{"crd-edited", "bundle", onInstalled(crds, edit(`{"spec":{"names":{"categories":["edited"]}}}`))},
-		fault{"policy-edited", "bundle", onInstalled(policies, edit(`{"spec":{"failurePolicy":"Ignore"}}`))},
-		fault{"policy-binding-edited", "bundle", onInstalled(bindings, edit(`{"spec":{"validationActions":["Warn"]}}`))},
-		fault{"network-reset", "network", resetNetwork},
-		fault{"node-deleted", "nodes", deleteNode},
-		fault{"webhook-down", "webhooks", refuseRequests},
-		fault{clockWrong, "manager", setClockWrong},
-		fault{clusterDeleted, "cluster", deleteCluster},
-		fault{"network-responses-cut", "network", cutResponses},
-		fault{admitFailing, "roles", forbidInfrastructure},
-		fault{"timeout-set", "timeouts", setTimeout},
-		fault{"budget-replaced", "budgets", replaceBudget},
-		fault{"user-maintenance-vanished", "user maintenance", vanishUserMaintenance},
-	)
-	return append(table, laterFaults()...)
+	return table
 }
 
 // admitFailing is the fault during which the first step of the deletion of a Machine fails.
@@ -410,95 +413,6 @@ func deleteWithFinalizers(ctx context.Context, c client.Client, object client.Ob
 
 func completeMaintenance(ctx context.Context, c client.Client, object client.Object) error {
 	return patch(ctx, c, object, `{"spec":{"stage":"Complete"}}`)
-}
-
-// editBudget makes a budget allow one disruption that allows none, and the reverse.
-func editBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
-	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
-	if err != nil {
-		return nil, err
-	}
-	original := object.DeepCopyObject().(*policyv1.PodDisruptionBudget)
-	set := func(ctx context.Context, change func(*policyv1.PodDisruptionBudget)) error {
-		budget := &policyv1.PodDisruptionBudget{}
-		if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(original), budget); err != nil {
-			return errors.Wrap(client.IgnoreNotFound(err), "getting a PodDisruptionBudget")
-		}
-		change(budget)
-		return errors.Wrap(r.workload.Client.Update(ctx, budget), "editing a PodDisruptionBudget")
-	}
-	undo := func(ctx context.Context) error {
-		return set(ctx, func(b *policyv1.PodDisruptionBudget) { b.Spec = original.Spec })
-	}
-	return undo, set(ctx, func(b *policyv1.PodDisruptionBudget) {
-		allowed := intstr.FromInt32(0)
-		if original.Status.DisruptionsAllowed == 0 {
-			allowed = intstr.FromInt32(1)
-		}
-		b.Spec.MinAvailable, b.Spec.MaxUnavailable = nil, &allowed
-	})
-}
-
-func deleteBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
-	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
-	if err != nil {
-		return nil, err
-	}
-	return recreate(r.workload.Client, object), deleteObject(ctx, r.workload.Client, object)
-}
-
-// editRule makes a rule skip Pods that it drained, and drain those that it did not.
-func editRule(ctx context.Context, r *run, pick uint64) (heal, error) {
-	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
-	if err != nil {
-		return nil, err
-	}
-	original := object.(*clusterv1.MachineDrainRule)
-	set := func(ctx context.Context, drain clusterv1.MachineDrainRuleDrainConfig) error {
-		rule := &clusterv1.MachineDrainRule{}
-		if err := r.fleet.Client.Get(ctx, client.ObjectKeyFromObject(original), rule); err != nil {
-			return errors.Wrap(client.IgnoreNotFound(err), "getting a MachineDrainRule")
-		}
-		rule.Spec.Drain = drain
-		return errors.Wrap(r.fleet.Client.Update(ctx, rule), "editing a MachineDrainRule")
-	}
-	changed := clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: ptr.To(int32(pick % 4))}
-	if original.Spec.Drain.Behavior == clusterv1.MachineDrainRuleDrainBehaviorDrain && pick%2 == 0 {
-		changed = clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip}
-	}
-	return func(ctx context.Context) error { return set(ctx, original.Spec.Drain) }, set(ctx, changed)
-}
-
-func deleteRule(ctx context.Context, r *run, pick uint64) (heal, error) {
-	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
-	if err != nil {
-		return nil, err
-	}
-	return recreate(r.fleet.Client, object), deleteObject(ctx, r.fleet.Client, object)
-}
-
-// editLabel removes the drain label of a Pod, or adds it.
-func editLabel(ctx context.Context, r *run, pick uint64) (heal, error) {
-	object, err := choose(ctx, r.workload.Client, &corev1.PodList{}, pick, func(o client.Object) bool { return r.isLoad(o) && !isOfDaemonSet(o) })
-	if err != nil {
-		return nil, err
-	}
-	set := func(ctx context.Context, value string) error {
-		return client.IgnoreNotFound(patch(ctx, r.workload.Client, object.DeepCopyObject().(client.Object),
-			fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, object.GetUID(), clusterv1.PodDrainLabel, value)))
-	}
-	before, changed := "null", `"skip"`
-	if value, has := object.GetLabels()[clusterv1.PodDrainLabel]; has {
-		before, changed = fmt.Sprintf("%q", value), "null"
-	}
-	undo := func(ctx context.Context) error {
-		err := set(ctx, before)
-		if err != nil && strings.Contains(err.Error(), "uid") { // another Pod has its name now
-			return nil
-		}
-		return err
-	}
-	return undo, set(ctx, changed)
 }
 
 func deletePod(ctx context.Context, r *run, pick uint64) (heal, error) {

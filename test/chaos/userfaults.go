@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pkg/errors"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -11,6 +12,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -136,4 +139,93 @@ func refuseEvacuations(refuse func(ctx context.Context, r *run) (heal, error)) f
 			return undo(ctx)
 		}, err
 	}
+}
+
+// editBudget makes a budget allow one disruption that allows none, and the reverse.
+func editBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
+	if err != nil {
+		return nil, err
+	}
+	original := object.DeepCopyObject().(*policyv1.PodDisruptionBudget)
+	set := func(ctx context.Context, change func(*policyv1.PodDisruptionBudget)) error {
+		budget := &policyv1.PodDisruptionBudget{}
+		if err := r.workload.Client.Get(ctx, client.ObjectKeyFromObject(original), budget); err != nil {
+			return errors.Wrap(client.IgnoreNotFound(err), "getting a PodDisruptionBudget")
+		}
+		change(budget)
+		return errors.Wrap(r.workload.Client.Update(ctx, budget), "editing a PodDisruptionBudget")
+	}
+	undo := func(ctx context.Context) error {
+		return set(ctx, func(b *policyv1.PodDisruptionBudget) { b.Spec = original.Spec })
+	}
+	return undo, set(ctx, func(b *policyv1.PodDisruptionBudget) {
+		allowed := intstr.FromInt32(0)
+		if original.Status.DisruptionsAllowed == 0 {
+			allowed = intstr.FromInt32(1)
+		}
+		b.Spec.MinAvailable, b.Spec.MaxUnavailable = nil, &allowed
+	})
+}
+
+func deleteBudget(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &policyv1.PodDisruptionBudgetList{}, pick, r.isLoad)
+	if err != nil {
+		return nil, err
+	}
+	return recreate(r.workload.Client, object), deleteObject(ctx, r.workload.Client, object)
+}
+
+// editRule makes a rule skip Pods that it drained, and drain those that it did not.
+func editRule(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
+	if err != nil {
+		return nil, err
+	}
+	original := object.(*clusterv1.MachineDrainRule)
+	set := func(ctx context.Context, drain clusterv1.MachineDrainRuleDrainConfig) error {
+		rule := &clusterv1.MachineDrainRule{}
+		if err := r.fleet.Client.Get(ctx, client.ObjectKeyFromObject(original), rule); err != nil {
+			return errors.Wrap(client.IgnoreNotFound(err), "getting a MachineDrainRule")
+		}
+		rule.Spec.Drain = drain
+		return errors.Wrap(r.fleet.Client.Update(ctx, rule), "editing a MachineDrainRule")
+	}
+	changed := clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: ptr.To(int32(pick % 4))}
+	if original.Spec.Drain.Behavior == clusterv1.MachineDrainRuleDrainBehaviorDrain && pick%2 == 0 {
+		changed = clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip}
+	}
+	return func(ctx context.Context) error { return set(ctx, original.Spec.Drain) }, set(ctx, changed)
+}
+
+func deleteRule(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.fleet.Client, &clusterv1.MachineDrainRuleList{}, pick, all)
+	if err != nil {
+		return nil, err
+	}
+	return recreate(r.fleet.Client, object), deleteObject(ctx, r.fleet.Client, object)
+}
+
+// editLabel removes the drain label of a Pod, or adds it.
+func editLabel(ctx context.Context, r *run, pick uint64) (heal, error) {
+	object, err := choose(ctx, r.workload.Client, &corev1.PodList{}, pick, func(o client.Object) bool { return r.isLoad(o) && !isOfDaemonSet(o) })
+	if err != nil {
+		return nil, err
+	}
+	set := func(ctx context.Context, value string) error {
+		return client.IgnoreNotFound(patch(ctx, r.workload.Client, object.DeepCopyObject().(client.Object),
+			fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{%q:%s}}}`, object.GetUID(), clusterv1.PodDrainLabel, value)))
+	}
+	before, changed := "null", `"skip"`
+	if value, has := object.GetLabels()[clusterv1.PodDrainLabel]; has {
+		before, changed = fmt.Sprintf("%q", value), "null"
+	}
+	undo := func(ctx context.Context) error {
+		err := set(ctx, before)
+		if err != nil && strings.Contains(err.Error(), "uid") { // another Pod has its name now
+			return nil
+		}
+		return err
+	}
+	return undo, set(ctx, changed)
 }
