@@ -57,8 +57,8 @@ func (s *Server) evict(r operation, eviction *policyv1.Eviction) error {
 }
 
 // evictUnprotected evicts a Pod that no budget protects: one that is pending, finished or being deleted. It returns any other Pod without
-// evicting it. If the Pod has changed meanwhile, it tries again, but not if another Pod has its name: then the API server tries for ten
-// seconds, in vain.
+// evicting it. If the Pod has changed meanwhile, it tries again. If another Pod has the name, it fails at once with the error that a real
+// API server returns after ten seconds of attempts.
 func (s *Server) evictUnprotected(r operation, pods *resource, options *metav1.DeleteOptions) (*corev1.Pod, error) {
 	for {
 		pod, err := s.pod(pods, r)
