@@ -102,7 +102,7 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 // hold, or the removal of a hook of another owner whose hold was not recorded. after is nil if the Machine no longer exists.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	if after == nil {
-		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil))
+		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil)) || WasSkipped(before)
 	}
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
