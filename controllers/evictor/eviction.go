@@ -226,13 +226,14 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 // recordRefusal counts a refused eviction in the status of the Evacuation, reports the reason, and schedules the next attempt after a
 // backoff.
 func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
+	// The backoff is that of the Pod: it stays if another Evacuation is created for it.
+	response := evacuation.Refusal{Reason: why.reason, RetryAfter: why.retryAfter, Took: now.Sub(s.requested)}
+	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now)                     //nolint:gosec // jitter is not security-relevant
 	observed, key := &v1alpha1.Evacuation{}, client.ObjectKeyFromObject(s.evacuation) // it may have changed during a long eviction request
 	if err := p.client.Get(ctx, key, observed); err != nil || observed.UID != s.evacuation.UID {
 		return // the Evacuation was deleted, also if it was created again, or the connection is closed
 	}
 	latest, _ := p.written.Latest(p.cluster, observed)
-	response := evacuation.Refusal{Reason: why.reason, RetryAfter: why.retryAfter, Took: now.Sub(s.requested)}
-	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now) //nolint:gosec // jitter is not security-relevant
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	err := p.reportRefusal(ctx, latest, why, now)
 	if apierrors.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
