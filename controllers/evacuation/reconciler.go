@@ -422,8 +422,8 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 }
 
 // patchStatus patches the status. An evacuator writes it at any time, and the watch may lag. So a patch that activates an evacuator or
-// contains the list of conditions fails with a conflict if the Evacuation has changed. Any other patch does not: it is right for
-// the changed Evacuation too, and a conflict would delay the action.
+// contains the list of conditions fails with a conflict if the Evacuation has changed. All other patches have no lock: they set fields that
+// do not depend on what an evacuator may have written, and a conflict would delay the action.
 func (r *Reconciler) patchStatus(ctx context.Context, s *scope, before, after *v1alpha1.Evacuation) error {
 	if apiequality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil

@@ -524,16 +524,16 @@ func TestTurnThatIsTakenAgain(t *testing.T) {
 		clock := clocktesting.NewFakePassiveClock(now)
 		r, a, b := &Reconciler{Clock: clock}, &scope{machine: deletedMachine()}, &scope{machine: deletedMachine()}
 		b.machine.Name = "b"
-		g.Expect(r.takesTurn(a)).To(BeTrue())
+		g.Expect(r.reserveTurn(a)).To(BeTrue())
 		r.turnRecorded(a)
 		r.endTurn(a)
 		clock.SetTime(now.Add(time.Second))
-		g.Expect(r.takesTurn(a)).To(BeTrue())
+		g.Expect(r.reserveTurn(a)).To(BeTrue())
 		r.endTurn(a)
-		g.Expect(r.takesTurn(b)).To(BeFalse(), "the record is one second old")
+		g.Expect(r.reserveTurn(b)).To(BeFalse(), "the record is one second old")
 		clock.SetTime(now.Add(turnSpacing))
-		g.Expect(r.takesTurn(b)).To(BeTrue())
+		g.Expect(r.reserveTurn(b)).To(BeTrue())
 		r.endTurn(b)
-		g.Expect(r.takesTurn(a)).To(BeTrue(), "the other one has recorded nothing")
+		g.Expect(r.reserveTurn(a)).To(BeTrue(), "the other one has recorded nothing")
 	})
 }

@@ -147,7 +147,8 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	}
 	if recordErr := r.recordClock(ctx, s); recordErr != nil { // which may be what has failed
 		ctrl.LoggerFrom(ctx).Error(recordErr, "Failed to record the clock of the drain")
-		_, waits := s.machine.Annotations[v1alpha1.WaitingForTurnAnnotation] // otherwise, only the condition may say so
+		// Until the annotation is recorded, the condition is the only record that the Machine waits for a turn: it stays.
+		_, waits := s.machine.Annotations[v1alpha1.WaitingForTurnAnnotation]
 		isReported = isReported && (waits || conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) != v1alpha1.ReasonWaitingForTurn)
 	}
 	if isReported {

@@ -57,15 +57,22 @@ func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrai
 	live, err := r.turnAmong(ctx, s, r.APIReader)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to ask the API server whether the Machine gets a turn")
-	} else if turn = live; !s.isOutOfOrder(live) || r.takesTurn(s) {
-		return live
+		return s.postponed(turn)
 	}
+	if s.isOutOfOrder(live) && !r.reserveTurn(s) {
+		return s.postponed(live)
+	}
+	return live
+}
+
+// postponed returns a turn out of order that the Machine does not get now. It asks again after turnSpacing.
+func (s *scope) postponed(turn machinedrain.Turn) machinedrain.Turn {
 	turn.Overdue, turn.Settles = false, s.now.Add(turnSpacing)
 	return turn
 }
 
-// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder: from the answer to the record of
-// the first one. Reconciliations of several Machines do not know the same about what blocks them, and each may decide in the same moment
+// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder, measured from the API server's
+// response to the patch that recorded the first one. Reconciliations of several Machines do not know the same about what blocks them, and each may decide in the same moment
 // that its Machine is the next one. After this time, what the API server has listed contains the first turn.
 const turnSpacing = recordAfter
 
@@ -76,19 +83,19 @@ type turns struct {
 }
 
 type grantedTurn struct {
-	machine  string    // by name, as reconciliations: one at a time takes turns for it
-	taken    bool      // a reconciliation has taken it and neither recorded it nor ended
+	machine  string    // the name: a Machine has one reconciliation at a time
+	reserved bool      // by a reconciliation that has neither recorded it nor ended
 	recorded time.Time // when it was last recorded, zero if it was not
 }
 
-// takesTurn reports whether the Machine may take a turn out of order now: no other Machine of its Cluster has one that is not recorded yet,
-// or was recorded less than turnSpacing ago. The reconciliation may have begun long ago.
-func (r *Reconciler) takesTurn(s *scope) bool {
+// reserveTurn reserves a turn out of order for the Machine until the end of the reconciliation. It returns false if another Machine of the
+// Cluster has reserved one, or has recorded one less than turnSpacing ago. The reconciliation may have begun long ago.
+func (r *Reconciler) reserveTurn(s *scope) bool {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
 	now := r.Clock.Now()
 	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool {
-		return !t.taken && now.Sub(t.recorded).Abs() >= turnSpacing
+		return !t.reserved && now.Sub(t.recorded).Abs() >= turnSpacing
 	})
 	last, found := r.turns.last[s.nameOfCluster()]
 	if found && last.machine != s.machine.Name {
@@ -97,24 +104,24 @@ func (r *Reconciler) takesTurn(s *scope) bool {
 	if r.turns.last == nil {
 		r.turns.last = map[types.NamespacedName]grantedTurn{}
 	}
-	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, taken: true, recorded: last.recorded}
+	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, reserved: true, recorded: last.recorded}
 	return true
 }
 
-// turnRecorded remembers when the API server has recorded the turn out of order that the Machine has taken.
+// turnRecorded remembers when the API server has recorded the turn out of order that is reserved for the Machine.
 func (r *Reconciler) turnRecorded(s *scope) { r.leaveTurn(s, true) }
 
-// endTurn runs at the end of each reconciliation. A turn out of order that it has taken and not recorded delays no other Machine any more.
+// endTurn runs at the end of each reconciliation. A turn out of order that it has reserved and not recorded delays no other Machine any more.
 func (r *Reconciler) endTurn(s *scope) { r.leaveTurn(s, false) }
 
 func (r *Reconciler) leaveTurn(s *scope, recorded bool) {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
 	last := r.turns.last[s.nameOfCluster()]
-	if last.machine != s.machine.Name || !last.taken {
+	if last.machine != s.machine.Name || !last.reserved {
 		return
 	}
-	if last.taken = false; recorded {
+	if last.reserved = false; recorded {
 		last.recorded = r.Clock.Now()
 	}
 	if r.turns.last[s.nameOfCluster()] = last; last.recorded.IsZero() {
@@ -196,7 +203,7 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 	}
-	if granted && !r.takesTurn(s) {
+	if granted && !r.reserveTurn(s) {
 		latest, granted = s.now.Add(turnSpacing), false
 	}
 	if latest.After(s.now) {

@@ -121,8 +121,8 @@ func drainEnd(m *clusterv1.Machine, now time.Time) *time.Time {
 }
 
 // endedBefore reports whether the end of the drain of a deleted Machine is that of an earlier one: it ended before the deletion, or its
-// NodeMaintenance no longer exists, or does not drain the Node. Then the Node must be drained again. The times have whole seconds: a drain
-// that has ended in the second of the deletion counts as the present one, which releases no Machine.
+// NodeMaintenance no longer exists, or does not drain the Node. Then the Node must be drained again. The times have whole seconds: an end
+// in the second of the deletion counts as that of the present drain, which can delay a release and never causes one.
 func (c Clock) endedBefore(m *clusterv1.Machine, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	if c.Drained == nil || m.DeletionTimestamp.IsZero() {
 		return false
