@@ -72,8 +72,9 @@ func (s *scope) postponed(turn machinedrain.Turn) machinedrain.Turn {
 }
 
 // turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder, measured from the API server's
-// response to the patch that recorded the first one. Reconciliations of several Machines do not know the same about what blocks them, and each may decide in the same moment
-// that its Machine is the next one. After this time, what the API server has listed contains the first turn.
+// response to the patch that recorded the first one. Reconciliations of several Machines do not know the same about what blocks them, and
+// each may decide in the same moment that its Machine is the next one. After this time, what the API server has listed contains the first
+// turn.
 const turnSpacing = recordAfter
 
 // turns are the last turns out of order that this process has granted, by the Cluster. The zero value is empty.
@@ -111,7 +112,8 @@ func (r *Reconciler) reserveTurn(s *scope) bool {
 // turnRecorded remembers when the API server has recorded the turn out of order that is reserved for the Machine.
 func (r *Reconciler) turnRecorded(s *scope) { r.leaveTurn(s, true) }
 
-// endTurn runs at the end of each reconciliation. A turn out of order that it has reserved and not recorded delays no other Machine any more.
+// endTurn runs at the end of each reconciliation. A turn out of order that it has reserved and not recorded delays no other Machine any
+// more.
 func (r *Reconciler) endTurn(s *scope) { r.leaveTurn(s, false) }
 
 func (r *Reconciler) leaveTurn(s *scope, recorded bool) {
@@ -397,14 +399,14 @@ func (r *Reconciler) policyOf(ctx context.Context, s *scope) func(*clusterv1.Mac
 	}
 }
 
-// observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over; what prevents the drain although the
-// turn has come is not.
+// observeTurn sets the turn of the Machine. What has kept the manager from observing the turn is over. What prevents the drain although the
+// turn has come is not, and neither is what prevents the record of an overdue turn: only the age of the block lets others pass (M37).
 func (r *Reconciler) observeTurn(ctx context.Context, s *scope) error {
 	turn, err := r.turn(ctx, s)
 	if err != nil {
 		return err
 	}
-	if !turn.Now() || s.clock().Waiting != nil {
+	if !turn.Now() || s.clock().Waiting != nil && !turn.Overdue {
 		r.endBlock(s)
 	}
 	s.Turn = &turn
