@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -176,4 +177,52 @@ func TestReadsOfPodsWithoutANode(t *testing.T) {
 		}
 		g.Expect(reads).To(Equal(1), "it is read after a minute, and then each time after the age of its Evacuation")
 	})
+}
+
+// A user requests the evacuation of a Pod that has just started. The watch of the Pods of its Node does not have the Pod yet: an API server
+// may serve its first list from a cache that lags, and the watch of a busy API server lags, too.
+func TestPodThatTheWatchHasNotDelivered(t *testing.T) {
+	for name, watched := range map[string]bool{
+		"E2: the Evacuation of a Pod that exists stays, although the first list of its Node does not contain the Pod": false,
+		"E2: the Evacuation of a Pod that exists stays, although the watch of its Node has not delivered the Pod":     true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, pod := NewWithT(t), aPod("new", "a")
+			e := evacuation.New(pod, nil, 0)
+			e.UID, e.OwnerReferences, e.Finalizers = "evacuation", nil, []string{v1alpha1.InstigatorFinalizerPrefix + "user.example.com"}
+			e.CreationTimestamp = metav1.Now()
+			r, remote, request := locating(t, e)
+			g.Expect(remote.Create(t.Context(), pod)).To(Succeed())
+			clock := clocktesting.NewFakeClock(time.Now())
+			r.Clock = clock
+			listed := func() bool {
+				observation := r.Clusters.CurrentObservation(request.Cluster)
+				if observation == nil {
+					return false
+				}
+				_, known := observation.PodsOn("a")
+				return known
+			}
+			if watched { // for another Evacuation
+				_, err := r.Clusters.Observe(t.Context(), request.Cluster, "another", "a")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Eventually(listed).WithTimeout(time.Minute).Should(BeTrue())
+			}
+			for range 2 { // records the Node, and watches its Pods
+				_, err := r.Reconcile(t.Context(), request)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			if !watched {
+				g.Eventually(listed).WithTimeout(time.Minute).Should(BeTrue())
+			}
+			for range 3 {
+				_, err := r.Reconcile(t.Context(), request)
+				g.Expect(err).NotTo(HaveOccurred())
+				clock.Step(evacuation.AwaitCollectionFor)
+			}
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+			g.Expect(remote.Get(t.Context(), request.Object, e)).To(Succeed(), "its Pod exists")
+			g.Expect(e.DeletionTimestamp).To(BeNil())
+		})
+	}
 }

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,6 +17,40 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// withEvacuators returns an Evacuation whose first evacuator is active and reported progress this long ago.
+func withEvacuators(progress time.Duration) *v1alpha1.Evacuation {
+	return &v1alpha1.Evacuation{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "e", UID: "uid", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		},
+		Spec: v1alpha1.EvacuationSpec{
+			ProgressDeadlineSeconds: 600, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: "first", Priority: 2}, {EvacuatorClass: "second", Priority: 1}},
+		},
+		Status: v1alpha1.EvacuationStatus{ActiveEvacuatorClass: new("first"), EvacuationProgressTimestamp: new(metav1.NewTime(now.Add(-progress)))},
+	}
+}
+
+// storeAfter stores the next action for the observed Evacuation, after another actor changed the Evacuation on the API server: the watch
+// lags. It returns the action, and the Evacuation on the API server, which is empty if it does not exist any more.
+func storeAfter(t *testing.T, change func(*v1alpha1.Evacuation), observed *v1alpha1.Evacuation, pod evacuation.Pod) (
+	action evacuation.Action, left *v1alpha1.Evacuation, err error,
+) {
+	t.Helper()
+	stored := observed.DeepCopy()
+	change(stored)
+	server := fakes.Builder().WithStatusSubresource(observed).WithObjects(stored).Build()
+	observed.ResourceVersion = "1"
+	action = evacuation.Next(evacuation.Input{Evacuation: observed, Pod: pod, Now: now})
+	r := &Reconciler{Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim)}
+	err = r.store(t.Context(), &scope{client: server, evacuation: observed}, action, now)
+	left = &v1alpha1.Evacuation{}
+	NewWithT(t).Expect(client.IgnoreNotFound(server.Get(t.Context(), client.ObjectKeyFromObject(observed), left))).To(Succeed())
+	return action, left, err
+}
 
 func TestFinishedWhileTheWatchLags(t *testing.T) {
 	const foreign = "example.com/keep"
@@ -32,19 +69,76 @@ func TestFinishedWhileTheWatchLags(t *testing.T) {
 			observed := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "e", UID: "uid", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
 			}}
-			stored := observed.DeepCopy()
-			stored.Finalizers = append(stored.Finalizers, tc.added...)
-			server := fakes.Builder().WithStatusSubresource(observed).WithObjects(stored).Build()
-			observed.ResourceVersion = "1"
-			r, now := &Reconciler{Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim)}, time.Now()
-			finish := evacuation.Next(evacuation.Input{Evacuation: observed, Pod: evacuation.Pod{Known: true, Exists: true, Finished: true}, Now: now})
-			g.Expect(finish.Delete).To(BeTrue())
-
-			err := r.store(t.Context(), &scope{client: server, evacuation: observed}, finish, now)
+			action, left, err := storeAfter(t, func(e *v1alpha1.Evacuation) { e.Finalizers = append(e.Finalizers, tc.added...) },
+				observed, evacuation.Pod{Known: true, Exists: true, Finished: true})
+			g.Expect(action.Delete).To(BeTrue())
 			g.Expect(err != nil).To(Equal(tc.fails), "%v", err)
-			left := &v1alpha1.Evacuation{}
-			g.Expect(client.IgnoreNotFound(server.Get(t.Context(), client.ObjectKeyFromObject(observed), left))).To(Succeed())
 			g.Expect(left.Finalizers).To(Equal(tc.left))
+		})
+	}
+}
+
+func TestEndWhileTheWatchLags(t *testing.T) {
+	t.Run("E31: the Evacuation of a Pod that has finished ends, although its evacuator has written the status since it was observed", func(t *testing.T) {
+		g := NewWithT(t)
+		observed := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "e", UID: "uid"}}
+		observed.Status.ActiveEvacuatorClass = new("mover.example.com")
+		observed.Status.EvacuationCancellationPolicy = v1alpha1.CancellationForbid
+		action, left, err := storeAfter(t, func(e *v1alpha1.Evacuation) { e.Status.Message = "moving" },
+			observed, evacuation.Pod{Known: true, Exists: true, Finished: true})
+		g.Expect(action.Kind).To(Equal(evacuation.Finish))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(left).To(Equal(&v1alpha1.Evacuation{}), "it does not exist any more")
+	})
+}
+
+func TestStatusWhileTheWatchLags(t *testing.T) {
+	pod := evacuation.Pod{Known: true, Exists: true, Type: v1alpha1.PodTypeDefault}
+	evicting := metav1.Condition{
+		Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: "EvacuatorUnresponsive", LastTransitionTime: metav1.NewTime(now),
+	}
+	moved := metav1.Condition{Type: "Moved", Status: metav1.ConditionFalse, Reason: "NoTarget", LastTransitionTime: metav1.NewTime(now)}
+	for name, tc := range map[string]struct {
+		progress   time.Duration // ago, as observed
+		conditions []metav1.Condition
+		kind       evacuation.Kind
+		reported   func(*v1alpha1.EvacuationStatus) // by the first evacuator since the Evacuation was observed
+		check      func(g Gomega, stored *v1alpha1.Evacuation)
+	}{
+		"E12: an evacuator has not completed because the one before it has, so the Pod is not evicted before it has acted": {
+			progress: 10 * time.Minute, kind: evacuation.Activate,
+			reported: func(s *v1alpha1.EvacuationStatus) { s.ActiveEvacuatorCompleted = true },
+			check: func(g Gomega, stored *v1alpha1.Evacuation) {
+				next := evacuation.Next(evacuation.Input{Evacuation: stored, Pod: pod, Now: now})
+				g.Expect(next.Kind).NotTo(Equal(evacuation.Evict), "%s", next.Message)
+			},
+		},
+		"E12: an evacuator that has reported progress within the deadline is not replaced": {
+			progress: 10 * time.Minute, kind: evacuation.Activate,
+			reported: func(s *v1alpha1.EvacuationStatus) {
+				s.EvacuationProgressTimestamp = new(metav1.NewTime(now.Add(-time.Second)))
+			},
+			check: func(g Gomega, stored *v1alpha1.Evacuation) { g.Expect(stored.ActiveEvacuator()).To(Equal("first")) },
+		},
+		"E17: a condition that an evacuator has just reported is not removed with the condition Evicting": {
+			progress: time.Second, conditions: []metav1.Condition{evicting}, kind: evacuation.AwaitEvacuator, // late progress stops the eviction
+			reported: func(s *v1alpha1.EvacuationStatus) {
+				s.Conditions, s.ActiveEvacuatorCompleted = append(s.Conditions, moved), true
+			},
+			check: func(g Gomega, stored *v1alpha1.Evacuation) {
+				g.Expect(meta.FindStatusCondition(stored.Status.Conditions, moved.Type)).NotTo(BeNil())
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, observed := NewWithT(t), withEvacuators(tc.progress)
+			observed.Status.Conditions = tc.conditions
+			action, stored, err := storeAfter(t, func(e *v1alpha1.Evacuation) { tc.reported(&e.Status) }, observed, pod)
+			g.Expect(action.Kind).To(Equal(tc.kind))
+			if err != nil {
+				g.Expect(apierrors.IsConflict(errors.Cause(err))).To(BeTrue(), "%v", err)
+			}
+			tc.check(g, stored)
 		})
 	}
 }
