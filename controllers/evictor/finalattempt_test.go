@@ -122,10 +122,7 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 			e := evacuation.New(pod, nil, 0)
 			e.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
 			evacuation.Request(e)
-			m := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")},
-			}
-			p := passOver(t, now, onePod{pod: pod}, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+			p := passOver(t, now, onePod{pod: pod}, drainOf("one"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}})
 			if tc.pass != nil {
 				tc.pass(p, e)
 			}

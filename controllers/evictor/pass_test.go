@@ -2,13 +2,11 @@ package evictor
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,13 +31,19 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
+// drainOf returns a NodeMaintenance that drains a Node.
+func drainOf(node string) *v1alpha1.NodeMaintenance {
+	return &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes(node)},
+	}
+}
+
 // passOver returns a pass over a workload cluster with these objects.
 func passOver(t *testing.T, now time.Time, observation workload.Observation, objects ...client.Object) *pass {
 	t.Helper()
-	draining := v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")}}
 	return &pass{
 		drains: func(node string) evacuation.NodeTerms {
-			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{draining}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+			return evacuation.DrainersOf([]v1alpha1.NodeMaintenance{*drainOf("one")}, nil).On(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 		},
 		client: fakes.Builder().WithStatusSubresource(&v1alpha1.Evacuation{}).WithObjects(objects...).
 			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
@@ -52,139 +56,9 @@ func passOver(t *testing.T, now time.Time, observation workload.Observation, obj
 	}
 }
 
-// wait adds a Pod with an Evacuation, which waits for a budget.
-func (p *pass) wait(t *testing.T, name string) budgets.Waiting {
-	t.Helper()
-	pod := podNamed(name, "")
-	e := evacuation.New(pod, nil, 0)
-	e.UID = types.UID("evacuation-" + name)
-	NewWithT(t).Expect(p.client.Create(t.Context(), e)).To(Succeed())
-	p.observation = onePod{pod: pod}
-	p.subjects[pod.UID] = p.due([]v1alpha1.Evacuation{*e})[0]
-	return budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}
-}
-
-// beforePatches calls a function before each patch of a status. Its error takes the place of the patch.
-func (p *pass) beforePatches(call func(ctx context.Context, name string) error) {
-	p.client = interceptor.NewClient(p.client.(client.WithWatch), interceptor.Funcs{
-		SubResourcePatch: func(ctx context.Context, c client.Client, subResource string, object client.Object, patch client.Patch,
-			options ...client.SubResourcePatchOption,
-		) error {
-			if err := call(ctx, object.GetName()); err != nil {
-				return err
-			}
-			return c.SubResource(subResource).Patch(ctx, object, patch, options...)
-		},
-	})
-}
-
-// message returns the message of the stored status of an Evacuation.
-func (p *pass) message(t *testing.T, e *v1alpha1.Evacuation) string {
-	t.Helper()
-	stored := &v1alpha1.Evacuation{}
-	NewWithT(t).Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
-	return stored.Status.Message
-}
-
-func TestReport(t *testing.T) {
-	pod := podNamed("web", "")
-	observed := evacuation.New(pod, nil, 0)
-	observed.UID, observed.ResourceVersion = "evacuation", "1"
-	exhausted := budgets.Waiting{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Message: "waiting for a budget"}
-	multiple := budgets.Waiting{Candidate: exhausted.Candidate, Reason: budgets.MultipleBudgets, Message: "waiting for two budgets"}
-	for _, tc := range []struct {
-		name    string
-		reports []budgets.Waiting
-		patches int
-	}{
-		{"does not patch the same status again while the watch has not delivered the first patch", []budgets.Waiting{exhausted, exhausted}, 1},
-		{"patches another status while the watch has not delivered the first patch", []budgets.Waiting{exhausted, multiple, exhausted}, 3},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			g := NewWithT(t)
-			p := passOver(t, now, onePod{pod: pod}, observed.DeepCopy())
-			patches := 0
-			p.beforePatches(func(context.Context, string) error {
-				patches++
-				return nil
-			})
-			for _, waiting := range tc.reports {
-				for _, s := range p.due([]v1alpha1.Evacuation{*observed.DeepCopy()}) {
-					p.subjects[s.pod.UID] = s
-				}
-				p.report(t.Context(), []budgets.Waiting{waiting})
-			}
-			g.Expect(patches).To(Equal(tc.patches))
-			g.Expect(p.message(t, observed)).To(Equal(exhausted.Message))
-		})
-	}
-}
-
-func TestReportThatFails(t *testing.T) {
-	g := NewWithT(t)
-	p := passOver(t, now, onePod{})
-	clock := clocktesting.NewFakeClock(now)
-	p.clock = clock
-	waiting, attempts := []budgets.Waiting{p.wait(t, "large"), p.wait(t, "a"), p.wait(t, "b"), p.wait(t, "c")}, 0
-	p.beforePatches(func(ctx context.Context, name string) error {
-		if name == p.subjects["large"].evacuation.Name {
-			attempts++
-			clock.Step(100 * time.Millisecond) // the backoff begins with the response
-			return errors.New("etcdserver: request is too large")
-		}
-		if _, limited := ctx.Deadline(); !limited || ctx.Err() != nil {
-			return errors.New("it has no timeout, or the patch that failed has cancelled the others")
-		}
-		return nil
-	})
-	p.report(t.Context(), waiting)
-	for uid, s := range p.subjects {
-		want := "waiting for a budget"
-		if uid == "large" {
-			want = ""
-		}
-		g.Expect(p.message(t, s.evacuation)).To(Equal(want), "E18: the status of the Evacuation of %s", uid)
-	}
-	g.Expect(p.nextTry).To(Equal(now.Add(time.Second)))
-	next := func(after time.Duration) {
-		clock.SetTime(now.Add(after))
-		p.now, p.nextTry = clock.Now(), time.Time{}
-		p.report(t.Context(), waiting[:1])
-	}
-	next(1100 * time.Millisecond)
-	next(2100 * time.Millisecond)
-	g.Expect(p.nextTry).To(Equal(now.Add(3200*time.Millisecond)), "the interval has doubled")
-	g.Expect(attempts).To(Equal(2))
-	p.blocked = map[string]int{}
-	p.report(t.Context(), waiting)
-	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), 4))
-}
-
-func TestReportsThatTakeLong(t *testing.T) {
-	g := NewWithT(t)
-	p := passOver(t, now, onePod{})
-	clock := clocktesting.NewFakeClock(now)
-	p.clock = clock
-	var waiting []budgets.Waiting
-	const pods = 200
-	for i := range pods {
-		waiting = append(waiting, p.wait(t, fmt.Sprint("web-", i)))
-	}
-	var patches atomic.Int32
-	p.beforePatches(func(context.Context, string) error {
-		patches.Add(1)
-		clock.Step(100 * time.Millisecond)
-		return nil
-	})
-	p.report(t.Context(), waiting)
-	g.Expect(patches.Load()).To(BeNumerically("<=", 10+parallelReports), "E23: the next evictions wait for them")
-	g.Expect(p.nextTry).To(Equal(now), "the next pass continues")
-	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), pods))
-}
-
 func TestAwaitCordons(t *testing.T) {
-	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now)}}
-	maintenance.Spec.Stage, maintenance.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
+	maintenance := drainOf("one")
+	maintenance.CreationTimestamp = metav1.NewTime(now)
 	for _, tc := range []struct {
 		name  string
 		node  *corev1.Node
@@ -262,10 +136,7 @@ func TestWaitForCordonsIsBounded(t *testing.T) {
 			now := now.Add(tc.after)
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one", CreationTimestamp: metav1.NewTime(now.Add(-tc.recreate))}}
 			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("one")
-			draining := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("two")},
-			}
-			p := passOver(t, now, onePod{pod: pod}, m, e, draining, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Node{
+			p := passOver(t, now, onePod{pod: pod}, m, e, drainOf("two"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "two"},
 			})
 			p.suspended = func(m *v1alpha1.NodeMaintenance) bool { return tc.paused && m.Name == "one" }
@@ -449,12 +320,7 @@ func TestEvictSequentially(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			m := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("one")},
-			}
-			e := evacuation.New(pod, nil, 0)
-			e.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
-			evacuation.Request(e)
+			e, m := evacuationOf(pod, "evacuation"), drainOf("one")
 			p := passOver(t, now, onePod{pod: pod}, m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}})
 			candidates, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -472,4 +338,19 @@ func TestEvictSequentially(t *testing.T) {
 			g.Expect(p.state.backoffs.failure(pod.UID).IsZero()).To(Equal(!tc.evicts), "an eviction that is sent gets no response here")
 		})
 	}
+}
+
+func TestNewMaintenanceOfAnEmptyName(t *testing.T) {
+	t.Run("R8, E76: a NodeMaintenance that names an empty Node ends no pass over the other Pods of the workload cluster", func(t *testing.T) {
+		g, pod := NewWithT(t), podNamed("web", "")
+		unnamed := &v1alpha1.NodeMaintenance{
+			ObjectMeta: metav1.ObjectMeta{Name: "unnamed", CreationTimestamp: metav1.NewTime(now)},
+			Spec:       v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.SelectNodes("")},
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		p := passOver(t, now, onePod{pod: pod}, evacuationOf(pod, "evacuation"), drainOf("one"), unnamed, node)
+		candidates, err := p.collect(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(candidates).To(HaveLen(1))
+	})
 }

@@ -53,10 +53,8 @@ func newSignaled() *signaled {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "db"}, Spec: corev1.PodSpec{NodeName: "one"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
-	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("one")
 	return &signaled{
-		pod: pod, maintenance: m, evacuation: evacuation.New(pod, nil, 0), observation: signaledObservation{onePod: onePod{pod: pod}},
+		pod: pod, maintenance: drainOf("one"), evacuation: evacuation.New(pod, nil, 0), observation: signaledObservation{onePod: onePod{pod: pod}},
 		pdb: &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "budget"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 			Status: policyv1.PodDisruptionBudgetStatus{CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1},
@@ -80,7 +78,7 @@ func (s *signaled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.In
 	}
 	p = passOver(t, now, s.observation, objects...)
 	p.suspended = func(*v1alpha1.NodeMaintenance) bool { return s.suspended }
-	p.subjects[s.pod.UID] = p.due([]v1alpha1.Evacuation{*s.evacuation})[0]
+	p.collected(s.evacuation)
 	scheme, listed := runtime.NewScheme(), 0
 	_ = clientgoscheme.AddToScheme(scheme)
 	builder := fake.NewClientBuilder().WithScheme(scheme)
