@@ -290,8 +290,10 @@ func TestEvacuationRecreatedDuringAnEviction(t *testing.T) {
 			p := passOver(t, now, onePod{pod: pod}, present)
 			p.collected(evacuationOf(pod, "former"))
 			report(t, p)
-			next := nextAction(p.stored(t, present), pod)
-			NewWithT(t).Expect(next.Kind).To(Equal(evacuation.Activate), "its evacuator is never activated: %s", next.Message)
+			g, stored := NewWithT(t), p.stored(t, present)
+			next := nextAction(stored, pod)
+			g.Expect(next.Kind).To(Equal(evacuation.Activate), "its evacuator is never activated: %s", next.Message)
+			g.Expect(stored.Status).To(Equal(present.Status))
 		})
 	}
 }
