@@ -4,29 +4,29 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 	key := types.NamespacedName{Namespace: "fleet", Name: "c"}
-	scheme := runtime.NewScheme()
-	_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
@@ -49,8 +49,7 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			var reads atomic.Int32
-			remote := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
-				WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}}).
+			remote := fakes.Builder(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: labels}}).WithRESTMapper(mapper).
 				WithIndex(&v1alpha1.NodeMaintenance{}, "byNode", func(client.Object) []string { return nil }).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -66,9 +65,7 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 						return c.List(ctx, list, options...)
 					},
 				}).Build()
-			management := fake.NewClientBuilder().WithScheme(scheme).
-				WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}).Build()
-			clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), scheme, workload.Limits{}, clock.RealClock{})
+			clusters := clustersWith(clustercache.NewFakeClusterCache(remote, key), key)
 			c, err := clusters.Client(t.Context(), key)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(workload.ObservesNodes(c)).To(BeFalse())
@@ -76,4 +73,77 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 			g.Expect(reads.Load()).To(BeZero(), "requests to the workload cluster in a handler that all controllers share")
 		})
 	}
+}
+
+// starting is a controller that starts its sources at once.
+type starting struct {
+	controller.TypedController[workload.Request]
+	t     *testing.T
+	queue workload.Queue
+}
+
+func (s starting) Watch(from source.TypedSource[workload.Request]) error {
+	return from.Start(s.t.Context(), s.queue)
+}
+
+// While the watch is interrupted, a user removes the finalizer of a NodeMaintenance, and creates another one of the same name for another
+// Node. The informer delivers that as an update of one object.
+func TestMaintenanceReplacedWhileTheWatchWasInterrupted(t *testing.T) {
+	t.Run("R64: the Node of a NodeMaintenance that was replaced by one of the same name is cleaned up", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		of := func(uid types.UID, node string) *v1alpha1.NodeMaintenance {
+			m := maintenanceOf("m", node)
+			m.UID, m.Spec.Stage = uid, v1alpha1.StageCordon
+			return m
+		}
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
+		r := &Sweeper{
+			Clusters: clustersWith(nil, cluster), Maintenances: &machinemaintenance.Requester{}, controller: starting{t: t, queue: queue},
+		}
+		informers := &informertest.FakeInformers{Scheme: fakes.Scheme()}
+		for _, watcher := range r.Watches(cluster) {
+			if watcher.Name() == "sweeper-NodeMaintenances" {
+				g.Expect(watcher.Watch(informers)).To(Succeed())
+			}
+		}
+		informer, err := informers.FakeInformerFor(t.Context(), &v1alpha1.NodeMaintenance{})
+		g.Expect(err).NotTo(HaveOccurred())
+		cordoned := workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "former"}}
+		next := func() any {
+			if queue.Len() == 0 {
+				return nil
+			}
+			request, _ := queue.Get()
+			queue.Done(request)
+			return request
+		}
+		g.Eventually(func() any { // its handler is added in the background
+			informer.Delete(of("1", "former"))
+			return next()
+		}).Should(Equal(cordoned))
+		for next() != nil {
+			continue
+		}
+		informer.Update(of("1", "former"), of("2", "present"))
+		g.Eventually(next).Should(Equal(cordoned), "it stays cordoned until the next connection")
+	})
+}
+
+// The API server accepts an empty name in a nodeSelector, for example of a template whose variable is not set.
+func TestEmptyNameOfANode(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+	unnamed := maintenanceOf("unnamed", "one", "")
+	reader := withMaintenances(node, unnamed)
+	t.Run("R8, E76: no Node has the empty name, and the others are selected", func(t *testing.T) {
+		g := NewWithT(t)
+		nodes, err := selectedNodes(t.Context(), reader, unnamed)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(nodeNames(nodes)).To(ConsistOf("one"))
+	})
+	t.Run("R8, E76: a NodeMaintenance that names an empty Node ends no reconciliation of another one that shares a Node with it", func(t *testing.T) {
+		g := NewWithT(t)
+		machines := maintenanceOf("of-a-machine", "one")
+		s := &scope{client: reader, maintenance: machines, before: machines.DeepCopy(), nodes: []*corev1.Node{node}, now: time.Now()}
+		g.Expect(findNeighbours(t.Context(), s)).To(Succeed())
+	})
 }

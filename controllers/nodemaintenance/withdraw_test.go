@@ -2,15 +2,20 @@ package nodemaintenance
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -18,8 +23,41 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
+
+// connectedTo is a ClusterCache with a connection to a server.
+type connectedTo struct {
+	clustercache.ClusterCache
+	config *rest.Config
+}
+
+func (c connectedTo) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return c.config, nil
+}
+
+// clustersWith returns the connections to the workload cluster of one Cluster.
+func clustersWith(cache clustercache.ClusterCache, cluster types.NamespacedName) *workload.Clusters {
+	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+	return workload.NewClusters(management, cache, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
+}
+
+// maintenanceOf returns a NodeMaintenance that drains Nodes.
+func maintenanceOf(name string, nodes ...string) *v1alpha1.NodeMaintenance {
+	return &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes(nodes...)},
+	}
+}
+
+// withMaintenances returns a client of a workload cluster that stores NodeMaintenances and other objects.
+func withMaintenances(objects ...client.Object) client.Client {
+	return fakes.Builder(objects...).
+		WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
+			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+		}).Build()
+}
 
 func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 	for name, wanted := range map[string]bool{
@@ -27,15 +65,14 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 		"E57: not from that of a Pod which another NodeMaintenance targets":                              true,
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0)
 			e.UID, e.Annotations = "evacuation", map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
 			stored := fakes.Client(e)
 			lagging := interceptor.NewClient(stored, interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 			})
-			management := fakes.Client()
-			r := &Reconciler{Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, cluster), scheme, workload.Limits{}, clock.RealClock{})}
+			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster)}
 			s := &scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: lagging, now: time.Now()}
 			r.created.recordCreated(s.request, e, s.now)
 			others := sets.New[types.UID]()
@@ -48,4 +85,31 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 			g.Expect(r.created.unobserved(s.request, "one")).To(BeEmpty())
 		})
 	}
+}
+
+// A user deletes a NodeMaintenance whose Node is also that of a paused Machine. The withdrawal waits for the first list of the Pods there.
+// If the watches restart before it has arrived, because the API server did not answer for a while, no event follows.
+func TestWithdrawalBeforePodsAreObserved(t *testing.T) {
+	t.Run("R12: a NodeMaintenance that ends waits for the list of Pods no longer than the watch that would deliver it runs", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		t.Cleanup(server.Close)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+		paused, ending := maintenanceOf("paused", "one"), maintenanceOf("ending", "one")
+		ending.Spec.Stage, ending.DeletionTimestamp = v1alpha1.StageComplete, new(metav1.Now())
+		ending.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer}
+		remote := withMaintenances(node, paused, ending)
+		config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON}}
+		r := &Reconciler{Clusters: clustersWith(connectedTo{clustercache.NewFakeClusterCache(remote, cluster), config}, cluster)}
+		t.Cleanup(func() { r.Clusters.Disconnect(cluster) })
+		request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(ending)}
+		s := &scope{
+			request: request, client: remote, before: ending.DeepCopy(), maintenance: ending, now: time.Now(), nodes: []*corev1.Node{node},
+			others: []v1alpha1.NodeMaintenance{*paused}, drainedBy: map[string][]*corev1.Node{"paused": {node}}, suspends: sets.New("paused"),
+		}
+		done, err := r.withdraw(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(done).To(BeFalse(), "it waits for the Pods of the Node")
+		g.Expect(s.requeueAt).To(Equal(s.now.Add(unknownInterval)), "it would keep its finalizer, and its Node would stay cordoned")
+	})
 }
