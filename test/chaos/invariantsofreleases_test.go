@@ -131,27 +131,20 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.later(21*time.Second).timeOut("n2", "Drain not completed yet")
 		}, nil},
 		{"M93: two Machines get a turn at once while the manager cannot observe turns", func(s *story) {
-			waitForTurn(s, "n2")
-			waitForTurn(s, "n3")
-			s.now = s.now.Add(20 * time.Second)
-			getTurn(s, "n2")
+			waitForTurn(s, "n2", "n3")
+			getTurn(s.later(20*time.Second), "n2")
 			getTurn(s, "n3")
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M93: the second one of two Machines gets a turn a drain timeout after the first one", func(s *story) {
-			waitForTurn(s, "n2")
-			waitForTurn(s, "n3")
-			s.now = s.now.Add(20 * time.Second)
-			getTurn(s, "n2")
-			s.now = s.now.Add(20 * time.Second)
-			getTurn(s, "n3")
+			waitForTurn(s, "n2", "n3")
+			getTurn(s.later(20*time.Second), "n2")
+			getTurn(s.later(20*time.Second), "n3")
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
 		{"M93: the second one of two Machines gets a turn when the first one loses its hook", func(s *story) {
-			waitForTurn(s, "n2")
-			waitForTurn(s, "n3")
-			s.now = s.now.Add(20 * time.Second)
-			getTurn(s, "n2")
+			waitForTurn(s, "n2", "n3")
+			getTurn(s.later(20*time.Second), "n2")
 			s.now = s.now.Add(8 * time.Second)
 			s.Unhooked["n2"] = true
 			s.storeNamedMachine("n2", unhooked)
@@ -159,10 +152,8 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
 		{"M93: the hook is removed a drain timeout after the Machine had a turn, but another drain began meanwhile", func(s *story) {
-			waitForTurn(s, "n2")
-			waitForTurn(s, "n3")
-			s.now = s.now.Add(5 * time.Second)
-			getTurn(s, "n2")
+			waitForTurn(s, "n2", "n3")
+			getTurn(s.later(5*time.Second), "n2")
 			s.later(32*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
@@ -257,16 +248,18 @@ func cordonedAndLimited(s *story) {
 	s.storePod("a")
 }
 
-// waitForTurn has a Machine with a drain timeout of 20 s, which waits for the turns of the Machines before it, and a Pod on its Node.
+// waitForTurn has Machines with a drain timeout of 20 s, which wait for the turns of the Machines before them. Each has a Node with a Pod.
 // Machine n1 drains.
-func waitForTurn(s *story, name string) {
+func waitForTurn(s *story, names ...string) {
 	s.MaxParallelDrains = 1
-	s.storeNode(func(node *corev1.Node) { node.Name = name })
-	s.storeNamedMachine(name, timeout(20))
-	s.storePod("on-"+name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
-	s.storeMaintenance(v1alpha1.StageCordon, func(m *v1alpha1.NodeMaintenance) {
-		m.Name, m.Annotations[v1alpha1.OwnerMachineAnnotation], m.Spec.NodeSelector = "of-"+name, "default/"+name, v1alpha1.SelectNodes(name)
-	})
+	for _, name := range names {
+		s.storeNode(func(node *corev1.Node) { node.Name = name })
+		s.storeNamedMachine(name, timeout(20))
+		s.storePod("on-"+name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
+		s.storeMaintenance(v1alpha1.StageCordon, func(m *v1alpha1.NodeMaintenance) {
+			m.Name, m.Annotations[v1alpha1.OwnerMachineAnnotation], m.Spec.NodeSelector = "of-"+name, "default/"+name, v1alpha1.SelectNodes(name)
+		})
+	}
 }
 
 // getTurn records that the drain of a Machine has begun.
