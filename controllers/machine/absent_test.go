@@ -37,18 +37,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// deletedMachine is a Machine that is being deleted and has the hook.
-func deletedMachine() *clusterv1.Machine {
-	return &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "fleet", Name: "m", UID: "m", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{clusterv1.MachineFinalizer},
-			Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
-		},
-		Spec:   clusterv1.MachineSpec{ClusterName: "c"},
-		Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
-	}
-}
-
 func TestNodeThatIsNotInTheCache(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
 	outOfService := node.DeepCopy()

@@ -226,7 +226,7 @@ func TestWithoutConnection(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
+			cluster := provisionedCluster()
 			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(!tc.withoutInfrastructure)
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain
@@ -261,10 +261,8 @@ func TestWithoutConnection(t *testing.T) {
 					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.NewTime(now),
 				}}
 			}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-			}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlaneMachine()).
+				WithStatusSubresource(machine).Build()
 			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}, clocktesting.NewFakePassiveClock(now))
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "a-first")
@@ -357,8 +355,6 @@ func TestUnusedTurnOfADrainInPlace(t *testing.T) {
 	} {
 		t.Run("M92, M122: the drain timeout of a deleted Machine "+name+" does not count from before the deletion", func(t *testing.T) {
 			g := NewWithT(t)
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			cluster.Status.Initialization.InfrastructureProvisioned = new(true)
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			machine := deletedMachine()
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Second)))
@@ -367,17 +363,13 @@ func TestUnusedTurnOfADrainInPlace(t *testing.T) {
 			for _, all := range []map[string]string{request, records} {
 				maps.Copy(machine.Annotations, all)
 			}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-			}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).WithStatusSubresource(machine).Build()
+			management := managementCluster(machine).WithObjects(policy).Build()
 			lost := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-47 * time.Hour), ConsecutiveFailures: 1000}
 			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), lost}, clocktesting.NewFakePassiveClock(now))
-			r.references.Set(client.ObjectKeyFromObject(cluster), cluster.UID+"/kubeconfig", referenced{}, time.Hour)
-			r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+			r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+			infrastructureExists(r, machine)
 			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-47 * time.Hour)})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(reconcileAt(t, r, machine, now)).To(Succeed())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "the Node was never drained, and the Machine is deleted since five seconds")
 		})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
@@ -95,12 +94,8 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt(tc.limit))
-			mapper := meta.NewDefaultRESTMapper(nil)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			g := NewWithT(t)
+			policy := policyWithLimit(intstr.FromInt(tc.limit))
 			if tc.missing {
 				policy.Namespace = "other"
 			}
@@ -108,33 +103,24 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			if tc.another {
 				fallback.Namespace = "fleet"
 			}
-			objects, remote := []client.Object{provisionedCluster(), policy, fallback}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
-			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine(), deletedMachine()}
-			for i, name := range []string{"waits", "drains", "younger"} {
-				m, node := machines[i], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
-				m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
-				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
-				if tc.lost && i == 0 {
-					since := metav1.NewTime(now.Add(-time.Hour))
-					node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
+			machines := deletedWorkers(now, "waits", "drains", "younger")
+			remote := workloadCluster(machines[1:]...).WithObjects(drainOf(machines[1], now.Add(-30*time.Second)))
+			node := nodeOf(machines[0])
+			if tc.lost {
+				since := metav1.NewTime(now.Add(-time.Hour))
+				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
+			}
+			if !tc.unasked {
+				for _, m := range []*clusterv1.Machine{machines[0], machines[2]} {
+					m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
 				}
-				if objects = append(objects, m); name != "drains" {
-					if !tc.unasked {
-						m.Annotations[v1alpha1.WaitingForTurnAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
-					}
-					remote.WithObjects(node)
-					continue
-				}
-				drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: m, Node: node})
-				drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-30 * time.Second))}}
-				remote.WithObjects(node, drain)
 			}
 			self := machines[0]
 			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(tc.timeout)
 			if tc.waited {
 				machinedrain.Clock{Waiting: &now}.RecordLimit(self, policy)
 			}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(self).WithInterceptorFuncs(interceptor.Funcs{
+			management := managementCluster(machines...).WithObjects(policy, fallback).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, is := list.(*v1alpha1.MachineDrainPolicyList); is && !tc.policy {
 						return errors.New("the API server is overloaded")
@@ -148,9 +134,8 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 					return c.Patch(ctx, object, patch, options...)
 				},
 			}).Build()
-			r := withoutConnection(t, now, management, tc.state)
-			r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote.Build(), key), tc.state}, newScheme(), workload.Limits{},
-				r.Clock)
+			cache := disconnected{clustercache.NewFakeClusterCache(remote.WithObjects(node).Build(), clusterKey), tc.state}
+			r := newReconciler(t, management, cache, clocktesting.NewFakePassiveClock(now))
 			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
 				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 					return errors.New("the conversion webhook of the infrastructure provider does not answer")
@@ -174,9 +159,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				since = now.Add(-2 * time.Minute)
 			}
 			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(self)})
-			// without contact, it waits for that
-			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0), "%v", err)
+			err := reconcileAt(t, r, self, now)
+			// without contact, it waits for that, and it is released if its Node is lost
+			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0 && !tc.lost), "%v", err)
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
 			if tc.lost {
 				g.Expect(conditions.GetReason(self, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonTimedOut))
@@ -222,41 +207,49 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-			older, self := deletedMachine(), deletedMachine()
-			for i, m := range []*clusterv1.Machine{older, self} {
-				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-				m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
-			}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			g, machines, policy := NewWithT(t), deletedWorkers(start, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+			older, self := machines[0], machines[1]
+			management, remote := managementCluster(machines...).WithObjects(policy).Build(), workloadCluster(machines...).Build()
 			r := &Reconciler{Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
 			var now time.Time
 			for _, after := range tc.after {
 				now = start.Add(after)
-				state := clustercache.HealthCheckingState{LastProbeTime: now}
+				failures := 0
 				if after == tc.outage && after > 0 {
-					state.ConsecutiveFailures = 1
+					failures = 1
 				}
-				r.Clusters = workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), state}, newScheme(), workload.Limits{},
-					clocktesting.NewFakePassiveClock(now))
-				r.limit(t.Context(), &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, outcome{
-					action: wait, reason: v1alpha1.ReasonReconcileFailed,
-				})
+				limitAt(t, r, remote, &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, now, failures)
 			}
 			if tc.ended > 0 {
 				r.blockSince(&scope{machine: self, now: start})
 				r.endBlock(&scope{machine: self, now: now.Add(-tc.ended)})
 			}
-			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote, now: now})
+			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: nodeOf(self), client: remote, now: now})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(turn.Now()).To(Equal(tc.passes), "%+v", turn)
 			isNamed := turn.Blocked != ""
 			g.Expect(isNamed).NotTo(Equal(tc.passes), "M120: the Machine for which it waits is named")
 		})
+	}
+}
+
+// limitAt limits the wait of a Machine whose step has failed at a time, after so many failures of health probes of its workload cluster.
+func limitAt(t *testing.T, r *Reconciler, remote client.Client, s *scope, at time.Time, failures int) {
+	t.Helper()
+	state := clustercache.HealthCheckingState{LastProbeTime: at, ConsecutiveFailures: failures}
+	r.Clock = clocktesting.NewFakePassiveClock(at)
+	r.Clusters = workload.NewClusters(r.Client, disconnected{clustercache.NewFakeClusterCache(remote, clusterKey), state}, newScheme(), workload.Limits{}, r.Clock)
+	r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+}
+
+// waitAndFail makes Machines wait for turns since they were deleted, and their steps fail since an hour ago. They were deleted one second
+// after the other. The second one is overdue, the first one is not.
+func waitAndFail(machines []*clusterv1.Machine, now time.Time) {
+	for i, m := range machines {
+		m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i))
+		m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)
+		m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
 	}
 }
 
@@ -281,35 +274,18 @@ func TestTurnsAtTheSameTime(t *testing.T) {
 		"M93: nor if its reconciliation began six seconds before, and has waited for a request since": {failures: 1, began: 6 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-			machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
-			remote, management := fake.NewClientBuilder().WithScheme(newScheme()), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(policy)
-			for i, m := range machines {
-				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-				m.Status.NodeRef.Name = m.Name
-				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
-				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i)) // the younger one is overdue
-				m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)
-				m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
-				management.WithObjects(m)
-				remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}})
-			}
-			reached, stored := remote.Build(), management.WithInterceptorFuncs(interceptor.Funcs{
+			g, machines, policy := NewWithT(t), deletedWorkers(now, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+			waitAndFail(machines, now)
+			reached, stored := workloadCluster(machines...).Build(), managementCluster(machines...).WithObjects(policy).WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 					return tc.answer
 				},
 			}).Build()
 			r := &Reconciler{Client: stored, APIReader: stored, Maintenances: &machinemaintenance.Requester{Client: stored}}
 			granted := func(m *clusterv1.Machine, at time.Time, began time.Duration, failures int) bool {
-				r.Clock = clocktesting.NewFakePassiveClock(at)
-				r.Clusters = workload.NewClusters(stored, disconnected{
-					clustercache.NewFakeClusterCache(reached, key), clustercache.HealthCheckingState{LastProbeTime: at, ConsecutiveFailures: failures},
-				}, newScheme(), workload.Limits{}, r.Clock)
 				s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at.Add(-began)}
 				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: at.Add(-time.Hour), hasTurn: true})
-				r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+				limitAt(t, r, reached, s, at, failures)
 				g.Expect(errors.Cause(r.recordClock(t.Context(), s))).To(Or(BeNil(), Equal(tc.answer)))
 				r.endTurn(s)
 				return s.TurnGranted
@@ -400,32 +376,13 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 // stored spec is invalid for a newer validation, for example. The drain that holds the turn never ends.
 func TestTurnBehindMachineThatCannotBePatched(t *testing.T) {
 	t.Run("M37, M39: a younger Machine gets a turn all the same after its drain timeout", func(t *testing.T) {
-		g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-		objects, remote := []client.Object{provisionedCluster(), policy}, fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
-		controlPlane := deletedMachine()
-		controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
-		controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
-		var machines []*clusterv1.Machine
-		for i, name := range []string{"drains", "refused", "younger"} {
-			m, node := deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
-			m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
-			m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
-			if remote.WithObjects(node); i == 0 {
-				drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: m, Node: node})
-				drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start.Add(-2 * time.Minute))}}
-				remote.WithObjects(drain)
-			} else {
-				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-			}
-			machines, objects = append(machines, m), append(objects, m)
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines := deletedWorkers(start, "drains", "refused", "younger")
+		for _, m := range machines[1:] {
+			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 		}
 		refusal := apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "refused", nil)
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(objects, controlPlane)...).WithStatusSubresource(machines[0]).
+		management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).
 			WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 					if object.GetName() == "refused" {
@@ -434,30 +391,23 @@ func TestTurnBehindMachineThatCannotBePatched(t *testing.T) {
 					return c.Patch(ctx, object, patch, options...)
 				},
 			}).Build()
-		workloadCluster, now := remote.Build(), clocktesting.NewFakePassiveClock(start)
-		answers := clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}
-		reachable := disconnected{clustercache.NewFakeClusterCache(workloadCluster, key), answers}
-		r := newReconciler(t, management, reachable, now)
+		remote := workloadCluster(machines...).WithObjects(drainOf(machines[0], start.Add(-2*time.Minute))).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, machines...)
 		t.Cleanup(func() {
 			for _, m := range machines {
 				r.forget(client.ObjectKeyFromObject(m))
 			}
 		})
 		hasTurn := func() bool {
-			all := &v1alpha1.NodeMaintenanceList{}
-			g.Expect(workloadCluster.List(t.Context(), all)).To(Succeed())
-			for i := range all.Items {
-				if all.Items[i].Annotations[v1alpha1.OwnerMachineAnnotation] == "fleet/younger" && all.Items[i].Spec.Stage == v1alpha1.StageDrain {
-					return true
-				}
-			}
-			return false
+			draining, _ := drainingIn(t, remote)
+			return slices.ContainsFunc(draining, func(m v1alpha1.NodeMaintenance) bool {
+				return m.Annotations[v1alpha1.OwnerMachineAnnotation] == "fleet/younger"
+			})
 		}
 		for after := time.Duration(0); after <= time.Hour && !hasTurn(); after += 15 * time.Second {
 			for i, m := range machines[1:] { // not in the same moment
-				now.SetTime(start.Add(after + time.Duration(i)*7*time.Second))
-				r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
-				_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+				_ = reconcileAt(t, r, m, start.Add(after+time.Duration(i)*7*time.Second))
 			}
 		}
 		g.Expect(hasTurn()).To(BeTrue(), "after an hour, with a drain timeout of a minute")
@@ -468,23 +418,11 @@ func TestTurnBehindMachineThatCannotBePatched(t *testing.T) {
 // reconciled, because an admission webhook of Machines is slow, or because this process stood still before it sent the request.
 func TestTurnWhoseRecordTakesLong(t *testing.T) {
 	t.Run("M37, M93: no other Machine of the Cluster gets a turn out of order until the turn is recorded", func(t *testing.T) {
-		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
-		remote, management := fake.NewClientBuilder().WithScheme(newScheme()), fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(policy)
-		for i, m := range machines {
-			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-			m.Status.NodeRef.Name = m.Name
-			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-100) * time.Second)))
-			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(110 - 30*i)) // the younger one is overdue
-			m.Annotations[v1alpha1.WaitingForTurnAnnotation] = m.DeletionTimestamp.Format(time.RFC3339)
-			m.Annotations[v1alpha1.DrainBlockedAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
-			management.WithObjects(m)
-			remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}})
-		}
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines, policy := deletedWorkers(now, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+		waitAndFail(machines, now)
 		var between func()
-		stored, reached := management.WithInterceptorFuncs(interceptor.Funcs{
+		reached, stored := workloadCluster(machines...).Build(), managementCluster(machines...).WithObjects(policy).WithInterceptorFuncs(interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				if run := between; run != nil {
 					between = nil
@@ -492,29 +430,18 @@ func TestTurnWhoseRecordTakesLong(t *testing.T) {
 				}
 				return c.Patch(ctx, object, patch, options...)
 			},
-		}).Build(), remote.Build()
+		}).Build()
 		r := &Reconciler{Client: stored, APIReader: stored, Maintenances: &machinemaintenance.Requester{Client: stored}}
-		reconcileAt := func(m *clusterv1.Machine, at time.Time) {
-			r.Clock = clocktesting.NewFakePassiveClock(at)
-			r.Clusters = workload.NewClusters(stored, disconnected{
-				clustercache.NewFakeClusterCache(reached, key), clustercache.HealthCheckingState{LastProbeTime: at},
-			}, newScheme(), workload.Limits{}, r.Clock)
+		decideAt := func(m *clusterv1.Machine, at time.Time) {
 			s := &scope{machine: m, cluster: provisionedCluster(), policy: policy, now: at}
 			r.blocked.Store(client.ObjectKeyFromObject(m), block{since: at.Add(-time.Hour), hasTurn: true})
-			r.limit(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed})
+			limitAt(t, r, reached, s, at, 0)
 			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
 		}
-		between = func() { reconcileAt(machines[1], now.Add(turnSpacing)) }
-		reconcileAt(machines[0], now)
+		between = func() { decideAt(machines[1], now.Add(turnSpacing)) }
+		decideAt(machines[0], now)
 		g.Expect(between).To(BeNil(), "the turn is recorded")
-		list, turns := &clusterv1.MachineList{}, 0
-		g.Expect(stored.List(t.Context(), list)).To(Succeed())
-		for i := range list.Items {
-			if _, has := list.Items[i].Annotations[v1alpha1.DrainStartedAnnotation]; has {
-				turns++
-			}
-		}
-		g.Expect(turns).To(Equal(1))
+		g.Expect(turnsIn(t, stored)).To(Equal(1))
 	})
 }
 

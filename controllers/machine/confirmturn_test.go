@@ -8,11 +8,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -20,12 +17,9 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
 // The workload cluster answers, and the API server of the management cluster does not answer when the Machines are listed.
@@ -39,32 +33,16 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 		"M93: neither is it if the API server answers with an error":                                     {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			node, drains, waits := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}, deletedMachine(), deletedMachine()
-			for i, m := range []*clusterv1.Machine{drains, waits} {
-				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-				m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
-			}
+			g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			machines := deletedWorkers(start, "a", "b")
+			drains, waits := machines[0], machines[1]
 			waits.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 			if tc.waited {
 				waits.Annotations[v1alpha1.WaitingForTurnAnnotation] = start.Add(-time.Hour).Format(time.RFC3339)
 			}
-			controlPlane := deletedMachine()
-			controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "c", "c", nil, nil
-			controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-			mapper := meta.NewDefaultRESTMapper(nil)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-			drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
-			drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start.Add(-2 * time.Minute))}}
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
-			objects := []client.Object{provisionedCluster(), drains, waits, controlPlane, policy}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(waits).Build()
-			now := clocktesting.NewFakePassiveClock(start)
-			reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}}
-			r := newReconciler(t, management, reachable, now)
+			remote := workloadCluster(machines...).WithObjects(drainOf(drains, start.Add(-2*time.Minute))).Build()
+			management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, is := list.(*clusterv1.MachineList); is && tc.answer != nil {
@@ -75,11 +53,9 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 					return c.List(ctx, list, options...)
 				},
 			})
-			r.references.Set(types.NamespacedName{Namespace: "fleet"}, waits.UID, referenced{}, time.Hour)
+			infrastructureExists(r, waits)
 			for after := time.Duration(0); after <= 3*time.Minute; after += 5 * time.Second {
-				now.SetTime(start.Add(after))
-				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(waits)})
-				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(reconcileAt(t, r, waits, start.Add(after))).To(Succeed())
 				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
 				g.Expect(waits.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "released undrained")
 				if tc.waited {
@@ -105,30 +81,20 @@ func (c answersProbes) GetHealthCheckingState(context.Context, client.ObjectKey)
 // probes, between the attempts.
 func TestRequestThatIsCutOff(t *testing.T) {
 	t.Run("M57: the condition names the request, and no lost connection", func(t *testing.T) {
-		g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-		machine, controlPlane := deletedMachine(), deletedMachine()
-		machine.Labels, machine.DeletionTimestamp = map[string]string{clusterv1.ClusterNameLabel: "c"}, ptr.To(metav1.NewTime(start.Add(-time.Minute)))
-		controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
-		controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node).
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine := deletedWorkers(start, "m")[0]
+		remote := workloadCluster(machine).
 			WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
 					return &url.Error{Op: "Post", URL: "https://workload.example/apis/maintenance.cluster.x-k8s.io/v1alpha1/nodemaintenances", Err: io.EOF}
 				},
 			}).Build()
-		objects := []client.Object{provisionedCluster(), policy, machine, controlPlane}
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(machine).Build()
-		now := clocktesting.NewFakePassiveClock(start)
-		r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, key), now}, now)
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management, now := managementCluster(machine).WithObjects(policy).Build(), clocktesting.NewFakePassiveClock(start)
+		r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, clusterKey), now}, now)
+		infrastructureExists(r, machine)
 		for after := time.Duration(0); after <= 5*time.Minute; after += contactRetry {
-			now.SetTime(start.Add(after))
-			r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour)
-			_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			_ = reconcileAt(t, r, machine, start.Add(after))
 		}
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 		g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonReconcileFailed))
@@ -144,38 +110,28 @@ func TestMachineThatCannotBePatched(t *testing.T) {
 		"M93: it does not if only the condition says that the Machine waits for a turn: a drain timeout must not release it": true,
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
-			mapper := meta.NewDefaultRESTMapper(nil)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-			machine, controlPlane := deletedMachine(), deletedMachine()
-			machine.Labels, machine.DeletionTimestamp = map[string]string{clusterv1.ClusterNameLabel: "c"}, ptr.To(metav1.NewTime(start.Add(-time.Minute)))
+			g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			machine := deletedWorkers(start, "m")[0]
+			machine.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(-time.Minute)))
 			machine.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](3600)
-			controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
-			controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
 			if waits {
 				conditions.Set(machine, metav1.Condition{
 					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWaitingForTurn, LastTransitionTime: metav1.NewTime(start),
 				})
 			}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-			drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
-			drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
-			objects := []client.Object{provisionedCluster(), policy, machine, controlPlane}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(machine).
+			remote := workloadCluster(machine).WithObjects(drainOf(machine, start)).Build()
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			management := managementCluster(machine).WithObjects(policy).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 						return apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "m", nil)
 					},
 				}).Build()
 			now := clocktesting.NewFakePassiveClock(start)
-			r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, key), now}, now)
+			r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, clusterKey), now}, now)
+			infrastructureExists(r, machine)
 			for after := time.Duration(0); after <= time.Minute; after += contactRetry {
-				now.SetTime(start.Add(after))
-				r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour)
-				_, _ = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+				_ = reconcileAt(t, r, machine, start.Add(after))
 			}
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			if waits {

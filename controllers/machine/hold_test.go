@@ -99,11 +99,8 @@ func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.With
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "policy"}}
 	policy.Spec.IgnoredPreDrainHooks = []string{"ignored"}
-	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-	}}
 	writes = new(int)
-	management = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).
+	management = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlaneMachine()).
 		WithStatusSubresource(machine).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceApply: func(ctx context.Context, c client.Client, subResource string, applied runtime.ApplyConfiguration,
 			options ...client.SubResourceApplyOption,
@@ -114,7 +111,7 @@ func heldFleet(t *testing.T, hook string) (r *Reconciler, management client.With
 	}).Build()
 	clk := clocktesting.NewFakePassiveClock(now)
 	r = newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, clk)
-	r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{}, time.Hour)
+	infrastructureExists(r, machine)
 	return r, management, machine, writes
 }
 

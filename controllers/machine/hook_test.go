@@ -241,12 +241,9 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			g, machine := NewWithT(t), deletedMachine()
 			machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = tc.value // from the template of its MachineSet
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-			}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, controlPlane).WithStatusSubresource(machine).Build()
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, controlPlaneMachine()).WithStatusSubresource(machine).Build()
 			r := notConnected(t, management, clock.RealClock{})
-			r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
+			infrastructureExists(r, machine)
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())

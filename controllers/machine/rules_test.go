@@ -81,15 +81,12 @@ func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha
 	}}
 	rest = append(rest, machine, request.Policy,
 		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "c"}},
-		&clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-		}})
+		controlPlaneMachine())
 	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(rest...).WithStatusSubresource(machine).Build()
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m, pod).WithStatusSubresource(m).WithInterceptorFuncs(onPatch).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
-	reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
-	r := newReconciler(t, management, reachable, clock.RealClock{})
-	r.references.Set(types.NamespacedName{Namespace: "fleet"}, machine.UID, referenced{}, time.Hour) // the infrastructure machine exists
+	r := newReconciler(t, management, connectedTo(remote, now), clock.RealClock{})
+	infrastructureExists(r, machine)
 	t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(machine)) })
 	return &databaseFixture{r, management, remote, machine, m, NewWithT(t), t}
 }

@@ -308,9 +308,6 @@ func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
 			for annotation, ago := range tc.began {
 				machine.Annotations[annotation] = now.Add(-ago).UTC().Format(time.RFC3339)
 			}
-			controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-			}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Policy: policy})
 			m.Generation, m.Spec.Stage = 1, tc.stage
@@ -321,7 +318,7 @@ func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
 					LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),
 				}},
 			}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlane).
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlaneMachine()).
 				WithStatusSubresource(machine).Build()
 			workloadObjects := fake.NewClientBuilder().WithScheme(newScheme())
 			if !tc.nodeGone {
@@ -331,10 +328,7 @@ func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
 				workloadObjects = workloadObjects.WithObjects(m)
 			}
 			remote := workloadObjects.Build()
-			healthy := disconnected{
-				clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now},
-			}
-			r := newReconciler(t, management, healthy, clocktesting.NewFakePassiveClock(now))
+			r := newReconciler(t, management, connectedTo(remote, now), clocktesting.NewFakePassiveClock(now))
 			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
 				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 					return errors.New("the conversion webhook of the infrastructure provider does not answer")

@@ -11,9 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
@@ -25,12 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -90,26 +85,17 @@ func TestContenders(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			scheme := runtime.NewScheme()
-			_, _, _ = corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)
 			node := func(name string) *corev1.Node {
 				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 			}
-			mapper := meta.NewDefaultRESTMapper(nil)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 			precedes := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "0"}}
 			precedes.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"name": "two"}}
-			management := fake.NewClientBuilder().WithScheme(scheme).WithObjects(cmp.Or(tc.rule, rule(metav1.LabelSelectorOpExists)), precedes).Build()
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cmp.Or(tc.rule, rule(metav1.LabelSelectorOpExists)), precedes).Build()
 			r := &Reconciler{Clusters: &workload.Clusters{}, Filter: "a", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}}
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "1")
 			}
-			s := &scope{
-				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}},
-				client:  fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).Build(),
-				now:     time.Now(),
-			}
+			s := &scope{cluster: provisionedCluster(), client: workloadCluster().Build(), now: time.Now()}
 			for i := range 2 + tc.reachable {
 				n := node([]string{"one", "two", "3", "4"}[i])
 				if tc.lost && i < 2 {
@@ -178,9 +164,6 @@ func TestOverdueTurnIsRecordedFirst(t *testing.T) {
 func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
-	controlPlane := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
-	}}
 	for name, stage := range map[string]bool{
 		"M93: grants a turn behind a Machine whose drain in place no policy selects any more":                   true,
 		"M93: grants a turn behind a Machine whose policy requires no drain before an update in place any more": false,
@@ -205,59 +188,38 @@ func TestBlindTurnBehindWithdrawnDrainInPlace(t *testing.T) {
 			} else {
 				x.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
 			}
-			y := deletedMachine()
-			y.Name, y.UID, y.Status.NodeRef.Name = "y", "y", "ny"
-			y.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", "pool": "y"}
+			y := deletedWorkers(now, "y")[0]
+			y.Labels["pool"] = "y"
 			y.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-4 * time.Hour)))
 			y.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 			y.Annotations[v1alpha1.WaitingForTurnAnnotation] = ago(4 * time.Hour)
 			y.Annotations[v1alpha1.DrainBlockedAnnotation] = ago(3 * time.Hour) // the outage began 3 h ago
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "y"}}
-			policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pool": "y"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+			policy := policyWithLimit(intstr.FromInt32(1))
+			policy.Name, policy.Spec.MachineSelector = "y", &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pool": "y"}}
 			other := policy.DeepCopy() // that of x
 			other.Name, other.Spec.MachineSelector.MatchLabels["pool"] = "x", "x"
-			objects := []client.Object{x, y, provisionedCluster(), controlPlane, policy}
+			builder := managementCluster(x, y).WithObjects(policy)
 			if !stage {
-				objects = append(objects, other)
+				builder.WithObjects(other)
 			}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(x, y).Build()
-			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{
+			management := builder.Build()
+			r := newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{
 				LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-3 * time.Hour), ConsecutiveFailures: 300,
-			})
+			}}, clocktesting.NewFakePassiveClock(now))
+			infrastructureExists(r, x, y)
 			for _, m := range []*clusterv1.Machine{x, y} {
-				r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
 				r.blocked.Store(client.ObjectKeyFromObject(m), block{since: now.Add(-3 * time.Hour)})
 			}
-			r.references.Set(types.NamespacedName{Namespace: "fleet", Name: "c"}, "c/kubeconfig", referenced{}, time.Hour)
+			r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
 			for range 3 {
 				for _, m := range []*clusterv1.Machine{x, y} {
-					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
-					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(reconcileAt(t, r, m, now)).To(Succeed())
 					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 				}
 			}
 			g.Expect(y.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation), "the turns cannot be observed for 180 drain timeouts")
 		})
 	}
-}
-
-// withoutConnection returns a Reconciler that is connected to no workload cluster. state is that of the ClusterCache.
-func withoutConnection(t *testing.T, at time.Time, management client.Client, state clustercache.HealthCheckingState) *Reconciler {
-	t.Helper()
-	now := clocktesting.NewFakePassiveClock(at)
-	return &Reconciler{
-		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeEmptyClusterCache(), state}, newScheme(), workload.Limits{}, now),
-		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
-		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
-	}
-}
-
-func provisionedCluster() *clusterv1.Cluster {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
-	return cluster
 }
 
 func TestCopiedRequestGetsTurn(t *testing.T) {
@@ -274,11 +236,9 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 			Spec:   clusterv1.MachineSpec{ClusterName: "c"},
 			Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
 		}
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+		policy := policyWithLimit(intstr.FromInt32(1))
+		management := managementCluster(machine).WithObjects(policy).Build()
 		r := &Reconciler{Clusters: &workload.Clusters{}, Client: management, Maintenances: &machinemaintenance.Requester{Client: management}}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		g.Expect(management.Create(t.Context(), policy)).To(Succeed())
 		for _, each := range []struct {
 			after time.Duration
 			now   bool
@@ -304,19 +264,11 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
-			older, self := deletedMachine(), deletedMachine()
-			for i, m := range []*clusterv1.Machine{older, self} {
-				m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-				m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
-			}
+			machines, policy := deletedWorkers(now, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+			older, self := machines[0], machines[1]
 			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(older, self, policy).Build()
-			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
-			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, now: now}
-			s.client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build()
+			r := notConnected(t, managementCluster(machines...).WithObjects(policy).Build(), clocktesting.NewFakePassiveClock(now))
+			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: nodeOf(self), client: workloadCluster(machines...).Build(), now: now}
 			failed := &scope{machine: self, now: now.Add(-15 * time.Second)}
 			if hasTurn {
 				failed.Turn = &machinedrain.Turn{}
@@ -342,19 +294,18 @@ func TestRequestThatIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-			x := deletedMachine()
-			x.DeletionTimestamp, x.Finalizers, x.Labels = nil, nil, map[string]string{clusterv1.ClusterNameLabel: "c"}
+			x := deletedWorkers(now, "x")[0]
+			x.DeletionTimestamp, x.Finalizers = nil, nil
 			x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(x, provisionedCluster(), policy).WithInterceptorFuncs(interceptor.Funcs{
+			management := managementCluster(x).WithObjects(policy).WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 					return tc.answer
 				},
 			}).Build()
-			r := withoutConnection(t, now, management, clustercache.HealthCheckingState{})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x)})
-			g.Expect(err).To(MatchError(tc.answer))
-			machines, err := r.machinesIn(t.Context(), r.Client, types.NamespacedName{Namespace: "fleet", Name: "c"})
+			r := notConnected(t, management, clocktesting.NewFakePassiveClock(now))
+			g.Expect(reconcileAt(t, r, x, now)).To(MatchError(tc.answer))
+			machines, err := r.machinesIn(t.Context(), r.Client, clusterKey)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(machinedrain.RequestedDrains(machines)).To(HaveLen(tc.waits))
 		})
@@ -363,25 +314,18 @@ func TestRequestThatIsRefused(t *testing.T) {
 
 func TestTurnWithoutPolicy(t *testing.T) {
 	t.Run("M126: a Machine that waits for a turn when its policy goes waits under the same limit, also if it is held by hooks meanwhile", func(t *testing.T) {
-		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		drains, self, node := deletedMachine(), deletedMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-		for i, m := range []*clusterv1.Machine{drains, self} {
-			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
-		}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromString("50%"))
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(drains, self).Build()
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines, policy := deletedWorkers(now, "a", "b"), policyWithLimit(intstr.FromString("50%"))
+		drains, self := machines[0], machines[1]
+		management := managementCluster(machines...).Build()
 		r := &Reconciler{
 			Client: management, APIReader: management, Clusters: &workload.Clusters{},
 			Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
 		}
-		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
+		drain := drainOf(drains, now)
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
-			mapper := meta.NewDefaultRESTMapper(nil)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node).WithObjects(maintenances...)
-			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: node, client: remote.Build(), now: now}
+			remote := workloadCluster(machines...).WithObjects(maintenances...).Build()
+			s := &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: nodeOf(self), client: remote, now: now}
 			s.findHooks()
 			s.HeldByHooks = len(s.hooks) > 0
 			turn, err := r.turn(t.Context(), s)
@@ -411,29 +355,14 @@ func TestTurnWithoutPolicy(t *testing.T) {
 
 func TestReplacedPolicy(t *testing.T) {
 	t.Run("M126: a Machine that waits does not begin while its policy may be replaced, although another one without a limit selects it", func(t *testing.T) {
-		g, start, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		node, drains, waits, controlPlane := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}, deletedMachine(), deletedMachine(), deletedMachine()
-		for i, m := range []*clusterv1.Machine{drains, waits, controlPlane} {
-			m.Name, m.UID, m.Labels = string("abc"[i]), types.UID("abc"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
-			m.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(time.Duration(i-10) * time.Hour)))
-		}
-		controlPlane.DeletionTimestamp, controlPlane.Finalizers, controlPlane.Labels[clusterv1.MachineControlPlaneLabel] = nil, nil, ""
-		workers, fallback := &v1alpha1.MachineDrainPolicy{}, &v1alpha1.MachineDrainPolicy{}
-		for name, policy := range map[string]*v1alpha1.MachineDrainPolicy{"workers": workers, "zz-default": fallback} {
-			policy.Namespace, policy.Name = "fleet", name
-		}
-		workers.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-		drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: drains, Node: node})
-		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper).WithObjects(node, drain).Build()
-		objects := []client.Object{provisionedCluster(), drains, waits, controlPlane, fallback}
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(objects...).WithStatusSubresource(waits).Build()
-		now := clocktesting.NewFakePassiveClock(start)
-		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}}
-		r := newReconciler(t, management, reachable, now)
-		r.references.Set(types.NamespacedName{Namespace: "fleet"}, waits.UID, referenced{}, time.Hour)
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines, workers := deletedWorkers(start, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+		drains, waits := machines[0], machines[1]
+		workers.Name = "workers"
+		fallback := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "zz-default"}}
+		remote, management := workloadCluster(machines...).WithObjects(drainOf(drains, start)).Build(), managementCluster(machines...).WithObjects(fallback).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, waits)
 		for _, step := range []struct {
 			after   time.Duration
 			workers bool
@@ -447,16 +376,14 @@ func TestReplacedPolicy(t *testing.T) {
 			{after: time.Hour, stage: v1alpha1.StageCordon, message: "no longer selects the Machine"},
 			{after: time.Hour + 3*time.Second, stage: v1alpha1.StageDrain, message: ""},
 		} {
-			now.SetTime(start.Add(step.after))
 			if workers.ResourceVersion = ""; step.workers {
 				g.Expect(client.IgnoreAlreadyExists(management.Create(t.Context(), workers.DeepCopy()))).To(Succeed())
 			} else {
 				g.Expect(client.IgnoreNotFound(management.Delete(t.Context(), workers.DeepCopy()))).To(Succeed())
 			}
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(waits)})
-			g.Expect(err).NotTo(HaveOccurred())
-			stored, m := &v1alpha1.NodeMaintenance{}, machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: waits, Node: node})
-			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(reconcileAt(t, r, waits, start.Add(step.after))).To(Succeed())
+			stored := &v1alpha1.NodeMaintenance{}
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(drainOf(waits, start)), stored)).To(Succeed())
 			g.Expect(stored.Spec.Stage).To(Equal(step.stage), "after %s", step.after)
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
 			g.Expect(conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring(step.message), "after %s", step.after)
@@ -489,25 +416,13 @@ func TestNextInLineOfEachPolicy(t *testing.T) {
 
 func TestTurnsOfMachinesWithoutNodeRef(t *testing.T) {
 	t.Run("M26, M128: Machines without a nodeRef do not begin together while the watch has not delivered their NodeMaintenances", func(t *testing.T) {
-		g, now, key := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "workers"}}
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		mapper := meta.NewDefaultRESTMapper(nil)
-		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-		controlPlane, objects := deletedMachine(), []client.Object{provisionedCluster(), policy}
-		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
-		controlPlane.Name, controlPlane.UID, controlPlane.DeletionTimestamp, controlPlane.Finalizers = "cp", "cp", nil, nil
-		controlPlane.Labels = map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""}
-		machines := []*clusterv1.Machine{deletedMachine(), deletedMachine()}
-		for i, m := range machines {
-			m.Name, m.UID, m.Labels = string("ab"[i]), types.UID("ab"[i:i+1]), map[string]string{clusterv1.ClusterNameLabel: "c"}
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines := deletedWorkers(now, "a", "b")
+		for _, m := range machines {
 			m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-10 * time.Second))) // the manager has just started, for example
 			m.Status.NodeRef.Name, m.Spec.ProviderID = "", "cloud://"+m.Name
-			remote.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID}, Spec: corev1.NodeSpec{ProviderID: m.Spec.ProviderID}})
-			objects = append(objects, m)
 		}
-		stored := remote.Build()
+		stored := workloadCluster(machines...).Build()
 		lagging := interceptor.NewClient(stored, interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if _, is := list.(*v1alpha1.NodeMaintenanceList); is {
@@ -516,22 +431,14 @@ func TestTurnsOfMachinesWithoutNodeRef(t *testing.T) {
 				return c.List(ctx, list, options...)
 			},
 		})
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(objects, controlPlane)...).WithStatusSubresource(machines[0]).Build()
-		reachable := disconnected{clustercache.NewFakeClusterCache(lagging, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
-		r := newReconciler(t, management, reachable, clocktesting.NewFakePassiveClock(now))
+		management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+		r := newReconciler(t, management, connectedTo(lagging, now), clocktesting.NewFakePassiveClock(now))
+		infrastructureExists(r, machines...)
 		for _, m := range machines {
-			r.references.Set(types.NamespacedName{Namespace: "fleet"}, m.UID, referenced{}, time.Hour)
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(reconcileAt(t, r, m, now)).To(Succeed())
 		}
-		all, draining := &v1alpha1.NodeMaintenanceList{}, 0
-		g.Expect(stored.List(t.Context(), all)).To(Succeed())
-		g.Expect(all.Items).To(HaveLen(2))
-		for i := range all.Items {
-			if all.Items[i].Spec.Stage == v1alpha1.StageDrain {
-				draining++
-			}
-		}
-		g.Expect(draining).To(BeNumerically("<=", 1), "maxParallelDrains")
+		draining, all := drainingIn(t, stored)
+		g.Expect(all).To(Equal(2))
+		g.Expect(len(draining)).To(BeNumerically("<=", 1), "maxParallelDrains")
 	})
 }

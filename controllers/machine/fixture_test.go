@@ -1,0 +1,150 @@
+package machine
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+)
+
+// clusterKey names the Cluster of the tests.
+var clusterKey = types.NamespacedName{Namespace: "fleet", Name: "c"}
+
+func provisionedCluster() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: clusterKey.Namespace, Name: clusterKey.Name, UID: "c"}}
+	cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	return cluster
+}
+
+// controlPlaneMachine returns a Machine that is not a worker, and is not deleted.
+func controlPlaneMachine() *clusterv1.Machine {
+	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "fleet", Name: "cp", Labels: map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineControlPlaneLabel: ""},
+	}}
+}
+
+// deletedMachine is a Machine that is being deleted and has the hook.
+func deletedMachine() *clusterv1.Machine {
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "fleet", Name: "m", UID: "m", DeletionTimestamp: new(metav1.Now()), Finalizers: []string{clusterv1.MachineFinalizer},
+			Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
+		},
+		Spec:   clusterv1.MachineSpec{ClusterName: "c"},
+		Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
+	}
+}
+
+// deletedWorkers returns Machines with these names. The first was deleted ten hours ago, each of the others an hour after the one before.
+func deletedWorkers(now time.Time, names ...string) []*clusterv1.Machine {
+	machines := make([]*clusterv1.Machine, 0, len(names))
+	for i, name := range names {
+		m := deletedMachine()
+		m.Name, m.UID, m.Status.NodeRef.Name, m.Labels = name, types.UID(name), name, map[string]string{clusterv1.ClusterNameLabel: "c"}
+		m.DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(time.Duration(i-10) * time.Hour)))
+		machines = append(machines, m)
+	}
+	return machines
+}
+
+// nodeOf returns the Node of a Machine of deletedWorkers.
+func nodeOf(m *clusterv1.Machine) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name, UID: m.UID}, Spec: corev1.NodeSpec{ProviderID: m.Spec.ProviderID}}
+}
+
+// drainOf returns the NodeMaintenance of a Machine of deletedWorkers whose drain has begun.
+func drainOf(m *clusterv1.Machine, began time.Time) *v1alpha1.NodeMaintenance {
+	drain := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: clusterKey, Machine: m, Node: nodeOf(m)})
+	drain.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(began)}}
+	return drain
+}
+
+// policyWithLimit returns a policy that selects all Machines.
+func policyWithLimit(maxParallelDrains intstr.IntOrString) *v1alpha1.MachineDrainPolicy {
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+	policy.Spec.MaxParallelDrains = &maxParallelDrains
+	return policy
+}
+
+// managementCluster returns the builder of a client of the management cluster, with the Cluster, a Machine of its control plane, and these
+// Machines.
+func managementCluster(machines ...*clusterv1.Machine) *fake.ClientBuilder {
+	builder := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(provisionedCluster(), controlPlaneMachine()).
+		WithStatusSubresource(&clusterv1.Machine{})
+	for _, m := range machines {
+		builder.WithObjects(m)
+	}
+	return builder
+}
+
+// workloadCluster returns the builder of a client of the workload cluster, with the Nodes of these Machines.
+func workloadCluster(machines ...*clusterv1.Machine) *fake.ClientBuilder {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	builder := fake.NewClientBuilder().WithScheme(newScheme()).WithRESTMapper(mapper)
+	for _, m := range machines {
+		builder.WithObjects(nodeOf(m))
+	}
+	return builder
+}
+
+// connectedTo returns a ClusterCache whose last health probe was answered at this time.
+func connectedTo(remote client.Client, probed time.Time) clustercache.ClusterCache {
+	return disconnected{
+		clustercache.NewFakeClusterCache(remote, clusterKey), clustercache.HealthCheckingState{LastProbeTime: probed, LastProbeSuccessTime: probed},
+	}
+}
+
+// infrastructureExists makes a Reconciler know that the infrastructure machines of these Machines exist.
+func infrastructureExists(r *Reconciler, machines ...*clusterv1.Machine) {
+	for _, m := range machines {
+		r.references.Set(types.NamespacedName{Namespace: m.Namespace}, m.UID, referenced{}, time.Hour)
+	}
+}
+
+// reconcileAt reconciles a Machine at a time of the fake clock of newReconciler.
+func reconcileAt(t *testing.T, r *Reconciler, m *clusterv1.Machine, at time.Time) error {
+	t.Helper()
+	r.Clock.(*clocktesting.FakePassiveClock).SetTime(at)
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+	return err
+}
+
+// drainingIn returns the NodeMaintenances whose stage is Drain, and the number of all.
+func drainingIn(t *testing.T, remote client.Client) (draining []v1alpha1.NodeMaintenance, all int) {
+	t.Helper()
+	list := &v1alpha1.NodeMaintenanceList{}
+	NewWithT(t).Expect(remote.List(t.Context(), list)).To(Succeed())
+	all = len(list.Items)
+	return slices.DeleteFunc(list.Items, func(m v1alpha1.NodeMaintenance) bool { return m.Spec.Stage != v1alpha1.StageDrain }), all
+}
+
+// turnsIn returns how many Machines have recorded that they have a turn.
+func turnsIn(t *testing.T, management client.Client) (turns int) {
+	t.Helper()
+	list := &clusterv1.MachineList{}
+	NewWithT(t).Expect(management.List(t.Context(), list)).To(Succeed())
+	for i := range list.Items {
+		if _, has := list.Items[i].Annotations[v1alpha1.DrainStartedAnnotation]; has {
+			turns++
+		}
+	}
+	return turns
+}
