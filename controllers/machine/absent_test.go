@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -52,14 +51,11 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 		"M81: releases the Machine of a Node that is out of service":                    {[]client.Object{outOfService}, []client.Object{outOfService}, release},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management, cached := fake.NewClientBuilder().WithScheme(newScheme()).Build(),
-				fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.cached...).Build()
+			g := NewWithT(t)
+			cached := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.cached...).Build()
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(tc.stored...).Build()
-			r := &Reconciler{
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
-			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached}
+			r := readingThrough(clustercache.NewFakeClusterCache(stored, clusterKey))
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), client: cached}
 			g.Expect(r.find(t.Context(), s)).To(Succeed())
 			result, err := r.refuseFound(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -70,15 +66,14 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 
 // TestNotFoundOfAProxy is about a 404 that is not the answer of an API server.
 func TestNotFoundOfAProxy(t *testing.T) {
-	key := types.NamespacedName{Namespace: "fleet", Name: "c"}
 	remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{}, key.Name, "default backend - 404", 0, true)
 		},
 	})
 	t.Run("M109: says nothing about the Node of a Machine", func(t *testing.T) {
-		r := &Reconciler{Clusters: workload.NewClusters(remote, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{})}
-		s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote}
+		r := readingThrough(clustercache.NewFakeClusterCache(remote, clusterKey))
+		s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), client: remote}
 		NewWithT(t).Expect(r.find(t.Context(), s)).NotTo(Succeed())
 	})
 	t.Run("M109: says nothing about its volumes", func(t *testing.T) {
@@ -100,14 +95,12 @@ func TestNodeWhoseProviderIDIsNotInTheCache(t *testing.T) {
 		"M54: finds the Node that the watch has delivered":                   {node, unidentified, "node"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			g := NewWithT(t)
 			of := func(node *corev1.Node) client.Client {
 				return fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node.DeepCopy()).Build()
 			}
-			r := &Reconciler{
-				Clusters: workload.NewClusters(of(node), clustercache.NewFakeClusterCache(of(tc.stored), key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
-			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}}
+			r := readingThrough(clustercache.NewFakeClusterCache(of(tc.stored), clusterKey))
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster()}
 			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			g.Expect(r.findNodeIn(t.Context(), s, of(tc.cached))).To(Succeed())
 			g.Expect(s.machine.Status.NodeRef.Name).To(Equal(tc.want))
@@ -124,20 +117,14 @@ func TestNodeLookupWithoutAnswer(t *testing.T) {
 		"M39: fails if the API server refuses the list":     {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			g := NewWithT(t)
 			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 					return tc.answer
 				},
 			})
-			r := &Reconciler{
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
-			s := &scope{
-				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
-				now: time.Now().Add(time.Hour),
-			}
+			r := readingThrough(clustercache.NewFakeClusterCache(remote, clusterKey))
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), now: time.Now().Add(time.Hour)}
 			s.machine.Status.NodeRef, s.machine.Spec.ProviderID = clusterv1.MachineNodeReference{}, "cloud://m"
 			result, err := r.findNode(t.Context(), s)
 			g.Expect(err == nil).To(Equal(tc.want != ""))
@@ -166,18 +153,12 @@ func TestPodThatIsNotInTheCache(t *testing.T) {
 		"M110: does not release it while its Node is schedulable":              {[]client.Object{pod("skipped")}, nil, true, wait},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			g := NewWithT(t)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{Unschedulable: !tc.schedulable}}
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(tc.stored, node)...).
 				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
-			r := &Reconciler{
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
-			s := &scope{
-				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
-				node: node, now: time.Now(),
-			}
+			r := readingThrough(clustercache.NewFakeClusterCache(stored, clusterKey))
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), node: node, now: time.Now()}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			r.Clusters.ConfirmDrained(s.maintenanceRequest(), s.maintenance, "node", false, sets.New[types.UID]("skipped"))
 			if tc.timedOut != nil {
@@ -205,7 +186,7 @@ func TestNodeThatIsReachableAgain(t *testing.T) {
 		"M110: releases it if the Node was reachable at that time": {corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionTrue, proceed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			g := NewWithT(t)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: tc.stored}}
 			cached := node.DeepCopy()
@@ -213,14 +194,8 @@ func TestNodeThatIsReachableAgain(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web", Labels: map[string]string{"node": "node"}}}
 			stored := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, pod).
 				WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
-			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := &Reconciler{
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(stored, key), newScheme(), workload.Limits{}, clock.RealClock{}),
-			}
-			s := &scope{
-				machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
-				node: cached, now: time.Now(),
-			}
+			r := readingThrough(clustercache.NewFakeClusterCache(stored, clusterKey))
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), node: cached, now: time.Now()}
 			s.machine.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			s.maintenance.Spec.DrainRules = rules.InEffect(&v1alpha1.NodeMaintenanceSpec{})
@@ -240,7 +215,7 @@ func TestNodeThatIsReachableAgain(t *testing.T) {
 var errConnectionRefused error = &url.Error{Op: "Get", URL: "https://workload", Err: &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}}
 
 func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
-	g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()
+	g, now := NewWithT(t), time.Now()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build(), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -250,13 +225,8 @@ func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
 			return c.Get(ctx, key, object, options...)
 		},
 	})
-	probed := clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}
-	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-	r := &Reconciler{
-		Clusters: workload.NewClusters(management, disconnected{clustercache.NewFakeClusterCache(remote, key), probed}, newScheme(), workload.Limits{},
-			clock.RealClock{}),
-	}
-	s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+	r := readingThrough(connectedTo(remote, now))
+	s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), now: now}
 	_, err := r.requestMaintenance(t.Context(), s)
 	g.Expect(setaside.Is(err)).To(BeTrue(), "E53, M57: the condition names it, and not a connection that is lost: %v", err)
 }
@@ -273,20 +243,18 @@ func TestConfirmationThatFails(t *testing.T) {
 		"a list of its Pods that is not readable":  {errors.New("unexpected end of JSON input"), v1alpha1.ReasonReconcileFailed},
 	} {
 		t.Run("M57, M110: "+name+" holds a drained Machine, also beyond the timeout of the wait for volumes that has ended", func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			g := NewWithT(t)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 			remote := interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node).Build(), interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 					return tc.answer
 				},
 			})
-			reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
-			r := &Reconciler{Clusters: workload.NewClusters(management, reachable, newScheme(), workload.Limits{}, clock.RealClock{})}
+			r := readingThrough(connectedTo(remote, now))
 			machine := deletedMachine()
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
 			machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60))
-			s := &scope{machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: node, now: now}
+			s := &scope{machine: machine, cluster: provisionedCluster(), node: node, now: now}
 			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}})
 			s.IsDrained, s.VolumeWaitStart, s.volumesOver = true, new(now.Add(-50*time.Minute)), true // the volumes have detached
 			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})
@@ -301,97 +269,6 @@ func TestConfirmationThatFails(t *testing.T) {
 			g.Expect(result.reason).To(Equal(tc.reason))
 			g.Expect(result.at).To(BeTemporally(">", now), "it is reconciled again")
 			g.Expect(s.drainOver).To(BeFalse())
-		})
-	}
-}
-
-// configured is a ClusterCache whose workload cluster serves no watch.
-type configured struct{ clustercache.ClusterCache }
-
-func (configured) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
-	return &rest.Config{Host: "http://127.0.0.1:1"}, nil
-}
-
-func TestVolumesThatAreNotInTheCache(t *testing.T) {
-	node := func(ready corev1.ConditionStatus, attached ...corev1.UniqueVolumeName) *corev1.Node {
-		n := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
-		}
-		for _, name := range attached {
-			n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: name})
-		}
-		return n
-	}
-	again := node(corev1.ConditionTrue)
-	again.UID = "2"
-	for name, tc := range map[string]struct {
-		cached, stored *corev1.Node
-		answer         error
-		timedOut       bool // the drain
-		want           action
-	}{
-		"M19: waits for a volume of the Node that the watch has not delivered": {
-			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue, "v"), want: wait,
-		},
-		"M19: waits for the volumes of a Node that the watch reports to be unreachable": {
-			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionTrue, "v"), want: wait,
-		},
-		"M19: does not wait if the API server reports no volume, either": {
-			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed,
-		},
-		"M14: does not wait for the volumes of a Node that is unreachable": {
-			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed,
-		},
-		"M109: waits until another Node of the same name is observed":                {cached: node(corev1.ConditionTrue), stored: again, want: wait},
-		"M57: holds the Machine if the Node cannot be read, also beyond the timeout": {cached: node(corev1.ConditionTrue), answer: errConnectionRefused, want: wait},
-		"M39: releases it then if the drain has timed out": {
-			cached: node(corev1.ConditionUnknown), answer: errConnectionRefused, timedOut: true, want: release,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now()
-			stored := fake.NewClientBuilder().WithScheme(newScheme())
-			if tc.stored != nil {
-				stored = stored.WithObjects(tc.stored)
-			}
-			remote := interceptor.NewClient(stored.Build(), interceptor.Funcs{
-				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-					if tc.answer != nil {
-						return tc.answer
-					}
-					return c.Get(ctx, key, object, options...)
-				},
-			})
-			reachable := disconnected{
-				configured{clustercache.NewFakeClusterCache(remote, key)}, clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now},
-			}
-			r := &Reconciler{Clusters: workload.NewClusters(remote, reachable, newScheme(), workload.Limits{}, clock.RealClock{})}
-			machine := deletedMachine()
-			t.Cleanup(func() { r.Clusters.ReleaseAll(watchOwner(client.ObjectKeyFromObject(machine))) })
-			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
-			machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60)), new(int32(60))
-			machine.Annotations[v1alpha1.DrainStartedAnnotation] = now.Add(-50 * time.Minute).Format(time.RFC3339)
-			s := &scope{
-				machine: machine, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, node: tc.cached, now: now,
-			}
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}}
-			m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}}
-			s.observe(m)
-			if s.IsDrained = !tc.timedOut; tc.timedOut {
-				s.drainTimedOut("a budget")
-			} else {
-				s.VolumeWaitStart = new(now.Add(-50 * time.Minute))
-			}
-			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})
-
-			result, err := r.confirmVolumes(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			if result.blind {
-				result = r.limit(t.Context(), s, result)
-			}
-			g.Expect(result.action).To(Equal(tc.want))
-			g.Expect(result.at.IsZero()).To(Equal(tc.want != wait), "it is reconciled again")
 		})
 	}
 }
@@ -524,10 +401,9 @@ func TestRequestWithoutAnAnswer(t *testing.T) {
 		"M15: waits for the connection if a health probe fails between two reconciliations": {state: probed(-time.Second, 1), again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			cache := disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state}
-			r := &Reconciler{Clusters: workload.NewClusters(nil, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
-			s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+			g := NewWithT(t)
+			r := readingThrough(disconnected{clustercache.NewFakeEmptyClusterCache(), tc.state})
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), now: now}
 			takesTooLong := errors.Wrap(&url.Error{Op: "Patch", URL: "https://one", Err: context.DeadlineExceeded}, "updating NodeMaintenance m")
 			if tc.again {
 				r.failures.Record(client.ObjectKeyFromObject(s.machine), takesTooLong, now.Add(-10*time.Second))

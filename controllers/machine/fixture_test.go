@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -110,6 +112,12 @@ func connectedTo(remote client.Client, probed time.Time) clustercache.ClusterCac
 	return disconnected{
 		clustercache.NewFakeClusterCache(remote, clusterKey), clustercache.HealthCheckingState{LastProbeTime: probed, LastProbeSuccessTime: probed},
 	}
+}
+
+// readingThrough returns a Reconciler that can only read the workload cluster.
+func readingThrough(cache clustercache.ClusterCache) *Reconciler {
+	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+	return &Reconciler{Clusters: workload.NewClusters(management, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
 }
 
 // infrastructureExists makes a Reconciler know that the infrastructure machines of these Machines exist.

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -10,10 +11,16 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
@@ -117,4 +124,90 @@ func TestAttachedVolumes(t *testing.T) {
 		facts.forget(machine)
 		g.Expect(facts.lastDetached(machine)).To(BeZero())
 	})
+}
+
+// configured is a ClusterCache whose workload cluster serves no watch.
+type configured struct{ clustercache.ClusterCache }
+
+func (configured) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return &rest.Config{Host: "http://127.0.0.1:1"}, nil
+}
+
+func TestVolumesThatAreNotInTheCache(t *testing.T) {
+	node := func(ready corev1.ConditionStatus, attached ...corev1.UniqueVolumeName) *corev1.Node {
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+		}
+		for _, name := range attached {
+			n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: name})
+		}
+		return n
+	}
+	again := node(corev1.ConditionTrue)
+	again.UID = "2"
+	for name, tc := range map[string]struct {
+		cached, stored *corev1.Node
+		answer         error
+		timedOut       bool // the drain
+		want           action
+	}{
+		"M19: waits for a volume of the Node that the watch has not delivered": {
+			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue, "v"), want: wait,
+		},
+		"M19: waits for the volumes of a Node that the watch reports to be unreachable": {
+			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionTrue, "v"), want: wait,
+		},
+		"M19: does not wait if the API server reports no volume, either": {
+			cached: node(corev1.ConditionTrue), stored: node(corev1.ConditionTrue), want: proceed,
+		},
+		"M14: does not wait for the volumes of a Node that is unreachable": {
+			cached: node(corev1.ConditionUnknown), stored: node(corev1.ConditionUnknown, "v"), want: proceed,
+		},
+		"M109: waits until another Node of the same name is observed":                {cached: node(corev1.ConditionTrue), stored: again, want: wait},
+		"M57: holds the Machine if the Node cannot be read, also beyond the timeout": {cached: node(corev1.ConditionTrue), answer: errConnectionRefused, want: wait},
+		"M39: releases it then if the drain has timed out": {
+			cached: node(corev1.ConditionUnknown), answer: errConnectionRefused, timedOut: true, want: release,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Now()
+			stored := fake.NewClientBuilder().WithScheme(newScheme())
+			if tc.stored != nil {
+				stored = stored.WithObjects(tc.stored)
+			}
+			remote := interceptor.NewClient(stored.Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if tc.answer != nil {
+						return tc.answer
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			r := readingThrough(configured{connectedTo(remote, now)})
+			machine := deletedMachine()
+			t.Cleanup(func() { r.Clusters.ReleaseAll(watchOwner(client.ObjectKeyFromObject(machine))) })
+			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+			machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(60)), new(int32(60))
+			machine.Annotations[v1alpha1.DrainStartedAnnotation] = now.Add(-50 * time.Minute).Format(time.RFC3339)
+			s := &scope{machine: machine, cluster: provisionedCluster(), node: tc.cached, now: now}
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m", Generation: 1}}
+			m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip}}
+			s.observe(m)
+			if s.IsDrained = !tc.timedOut; tc.timedOut {
+				s.drainTimedOut("a budget")
+			} else {
+				s.VolumeWaitStart = new(now.Add(-50 * time.Minute))
+			}
+			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-10 * time.Minute)})
+
+			result, err := r.confirmVolumes(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			if result.blind {
+				result = r.limit(t.Context(), s, result)
+			}
+			g.Expect(result.action).To(Equal(tc.want))
+			g.Expect(result.at.IsZero()).To(Equal(tc.want != wait), "it is reconciled again")
+		})
+	}
 }
