@@ -375,43 +375,57 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 // TestTurnBehindMachineThatCannotBePatched: the API server of the management cluster refuses each change of one Machine, because its
 // stored spec is invalid for a newer validation, for example. The drain that holds the turn never ends.
 func TestTurnBehindMachineThatCannotBePatched(t *testing.T) {
-	t.Run("M37, M39: a younger Machine gets a turn all the same after its drain timeout", func(t *testing.T) {
-		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-		machines := deletedWorkers(start, "drains", "refused", "younger")
-		for _, m := range machines[1:] {
-			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
-		}
-		refusal := apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "refused", nil)
-		management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).
-			WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetName() == "refused" {
-						return refusal
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			}).Build()
-		remote := workloadCluster(machines...).WithObjects(drainOf(machines[0], start.Add(-2*time.Minute))).Build()
-		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
-		infrastructureExists(r, machines...)
-		t.Cleanup(func() {
-			for _, m := range machines {
-				r.forget(client.ObjectKeyFromObject(m))
+	for _, tc := range []struct {
+		name        string
+		began       time.Duration // of the drain that uses the limit
+		refusedFrom time.Duration
+		later       time.Duration // how long after the other Machine the younger one is reconciled
+	}{
+		{"M37, M39: a younger Machine gets a turn all the same after its drain timeout", -2 * time.Minute, 0, 7 * time.Second},
+		{
+			"M37, M39: also if it is always reconciled just after one that waited for a turn before it was refused",
+			0, time.Minute / 2, recordAfter - 2*time.Second,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			machines := deletedWorkers(start, "drains", "refused", "younger")
+			for _, m := range machines[1:] {
+				m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
 			}
-		})
-		hasTurn := func() bool {
-			draining, _ := drainingIn(t, remote)
-			return slices.ContainsFunc(draining, func(m v1alpha1.NodeMaintenance) bool {
-				return m.Annotations[v1alpha1.OwnerMachineAnnotation] == "fleet/younger"
+			refuses, refusal := false, apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "refused", nil)
+			management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).
+				WithInterceptorFuncs(interceptor.Funcs{
+					Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+						if object.GetName() == "refused" && refuses {
+							return refusal
+						}
+						return c.Patch(ctx, object, patch, options...)
+					},
+				}).Build()
+			remote := workloadCluster(machines...).WithObjects(drainOf(machines[0], start.Add(tc.began))).Build()
+			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+			infrastructureExists(r, machines...)
+			t.Cleanup(func() {
+				for _, m := range machines {
+					r.forget(client.ObjectKeyFromObject(m))
+				}
 			})
-		}
-		for after := time.Duration(0); after <= time.Hour && !hasTurn(); after += 15 * time.Second {
-			for i, m := range machines[1:] { // not in the same moment
-				_ = reconcileAt(t, r, m, start.Add(after+time.Duration(i)*7*time.Second))
+			hasTurn := func() bool {
+				draining, _ := drainingIn(t, remote)
+				return slices.ContainsFunc(draining, func(m v1alpha1.NodeMaintenance) bool {
+					return m.Annotations[v1alpha1.OwnerMachineAnnotation] == "fleet/younger"
+				})
 			}
-		}
-		g.Expect(hasTurn()).To(BeTrue(), "after an hour, with a drain timeout of a minute")
-	})
+			for after := time.Duration(0); after <= time.Hour && !hasTurn(); after += pollInterval {
+				refuses = after >= tc.refusedFrom
+				for i, m := range machines[1:] {
+					_ = reconcileAt(t, r, m, start.Add(after+time.Duration(i)*tc.later))
+				}
+			}
+			g.Expect(hasTurn()).To(BeTrue(), "after an hour, with a drain timeout of a minute")
+		})
+	}
 }
 
 // TestTurnWhoseRecordTakesLong: the API server of the management cluster answers the record of a turn only after another Machine was

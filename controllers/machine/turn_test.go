@@ -441,4 +441,16 @@ func TestTurnsOfMachinesWithoutNodeRef(t *testing.T) {
 		g.Expect(all).To(Equal(2))
 		g.Expect(len(draining)).To(BeNumerically("<=", 1), "maxParallelDrains")
 	})
+	t.Run("M128: a Machine with a nodeRef waits for no other one", func(t *testing.T) {
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machines := deletedWorkers(now, "a")
+		remote := workloadCluster(machines...).Build()
+		management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+		r := newReconciler(t, management, connectedTo(remote, now), clocktesting.NewFakePassiveClock(now))
+		infrastructureExists(r, machines...)
+		machines[0].DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Second)))
+		g.Expect(reconcileAt(t, r, machines[0], now)).To(Succeed())
+		draining, _ := drainingIn(t, remote)
+		g.Expect(draining).To(HaveLen(1))
+	})
 }
