@@ -38,7 +38,7 @@ type Terms struct {
 	DeletesUnready bool
 	// EvictionWebhooks are the names of admission webhooks that one of its drains declares to wait for eviction requests.
 	EvictionWebhooks []string
-	// Suspended is true if no NodeMaintenance drains the Pod, see NodeTerms.For.
+	// Suspended is true if no NodeMaintenance drains the Pod, or one forbids that, see NodeTerms.For.
 	Suspended bool
 }
 
