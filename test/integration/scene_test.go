@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -137,11 +138,13 @@ func (s *scene) patch(c client.Client, object client.Object, change func()) {
 	s.Expect(c.Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
 }
 
-// withMachines adds Machines and waits until they run and have our hook.
+// withMachines adds Machines and waits until they run and have our hook. Their Nodes are deleted however long Cluster API's connection is
+// down: by default it gives up after ten seconds, and its connection may come back later than ours.
 func (s *scene) withMachines(names ...string) {
 	s.Helper()
+	always := kwok.With(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDeletionTimeoutSeconds = ptr.To[int32](0) })
 	for _, name := range names {
-		s.create(s.fleet.Client, s.cluster.Machine(name)...)
+		s.create(s.fleet.Client, s.cluster.Machine(name, always)...)
 	}
 	s.expectRunning(names...)
 }
