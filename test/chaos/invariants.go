@@ -148,7 +148,7 @@ func protectedStay(h *History) []string {
 
 // budgetsRespected replays the status of the budgets: for each removed Pod that was ready, the only PodDisruptionBudget that selects it
 // must have counted it in disruptedPods, at the cost of a disruption that it allowed. The eviction of a Pod that terminates needs no
-// disruption: a deletion before the drain timeout may have been sent at the same time.
+// disruption: its ReplicaSet may have deleted it at the end of a surge, or a deletion before the drain timeout was sent at the same time.
 func budgetsRespected(h *History) []string {
 	budgets := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys)
 	l, all := h.limits(), h.carriedOut()
@@ -167,6 +167,7 @@ func budgetsRespected(h *History) []string {
 		}
 		switch {
 		case len(selecting) == 0:
+		case r.isEviction() && r.at <= from:
 		case slices.ContainsFunc(all, func(d removal) bool {
 			return d.pod == r.pod && !d.Requested.After(r.Answered) && l.deletesBeforeTimeout(d)
 		}):
