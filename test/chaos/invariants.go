@@ -155,10 +155,10 @@ func budgetsRespected(h *History) []string {
 	var found []string
 	for _, r := range all {
 		pod, exists := r.pod.versions.at(r.at - 1)
-		if !exists || !rules.Ready(pod) || pod.Status.Phase != corev1.PodRunning || isOfDaemonSet(pod) {
+		from := h.Workload.Clock.Before(r.Requested)
+		if !exists || !isProtectable(pod) || r.isEviction() && r.at <= from {
 			continue
 		}
-		from := h.Workload.Clock.Before(r.Requested)
 		var selecting []timeline[*policyv1.PodDisruptionBudget]
 		for _, budget := range budgets {
 			if alwaysSelects(budget, pod, from, r.at) {
@@ -167,7 +167,6 @@ func budgetsRespected(h *History) []string {
 		}
 		switch {
 		case len(selecting) == 0:
-		case r.isEviction() && r.at <= from:
 		case slices.ContainsFunc(all, func(d removal) bool {
 			return d.pod == r.pod && !d.Requested.After(r.Answered) && l.deletesBeforeTimeout(d)
 		}):
@@ -178,6 +177,11 @@ func budgetsRespected(h *History) []string {
 		}
 	}
 	return found
+}
+
+// isProtectable returns whether the eviction of a Pod needs a disruption that its budget allows, if it has one.
+func isProtectable(pod *corev1.Pod) bool {
+	return rules.Ready(pod) && pod.Status.Phase == corev1.PodRunning && !isOfDaemonSet(pod)
 }
 
 // grantedBy returns the revision by which the budget must have granted the disruption: before the Pod terminates, or before the response to

@@ -1,7 +1,6 @@
 package apiserver_test
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"math/rand/v2"
@@ -12,17 +11,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -136,48 +132,6 @@ func TestWrites(t *testing.T) {
 	})
 }
 
-func TestPatches(t *testing.T) {
-	for name, each := range map[string]struct {
-		patchType types.PatchType
-		patch     string
-		expected  func(*WithT, *corev1.Pod, error)
-	}{
-		"merge": {types.MergePatchType, `{"metadata":{"labels":{"app":null,"a":"b"}}}`, func(g *WithT, pod *corev1.Pod, err error) {
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(pod.Labels).To(Equal(map[string]string{"a": "b"}))
-		}},
-		"strategic": {
-			types.StrategicMergePatchType, `{"spec":{"containers":[{"name":"d","image":"j"}]}}`,
-			func(g *WithT, pod *corev1.Pod, err error) {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(pod.Spec.Containers).To(HaveLen(2))
-				g.Expect(pod.Generation).To(BeEquivalentTo(2))
-			},
-		},
-		"JSON": {types.JSONPatchType, `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`, func(g *WithT, pod *corev1.Pod, err error) {
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(pod.Labels).To(HaveKeyWithValue("a", "b"))
-		}},
-		"failed test": {types.JSONPatchType, `[{"op":"test","path":"/metadata/labels/app","value":"b"}]`, func(g *WithT, _ *corev1.Pod, err error) {
-			g.Expect(err).To(HaveOccurred())
-		}},
-		"old resourceVersion": {types.MergePatchType, `{"metadata":{"resourceVersion":"1000"}}`, func(g *WithT, _ *corev1.Pod, err error) {
-			g.Expect(apierrors.IsConflict(err)).To(BeTrue())
-		}},
-		"other UID": {types.MergePatchType, `{"metadata":{"uid":"other"}}`, func(g *WithT, _ *corev1.Pod, err error) {
-			g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			both(t, func(w *world, c client.WithWatch) {
-				pod := w.add(newPod("a"))
-				err := c.Patch(w.ctx, pod, client.RawPatch(each.patchType, []byte(each.patch)))
-				each.expected(w.WithT, pod, err)
-			})
-		})
-	}
-}
-
 func TestDeletion(t *testing.T) {
 	both(t, func(w *world, c client.WithWatch) {
 		exists := func(object client.Object) bool {
@@ -218,104 +172,6 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
-func TestEviction(t *testing.T) {
-	ready := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	}
-	budget := func(allowed, healthy, desired int32, change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
-		b := &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "b"},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: ptr.To(intstr.FromInt32(desired)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			},
-			Status: policyv1.PodDisruptionBudgetStatus{
-				ObservedGeneration: 1, DisruptionsAllowed: allowed, CurrentHealthy: healthy, DesiredHealthy: desired,
-			},
-		}
-		for _, each := range change {
-			each(b)
-		}
-		return b
-	}
-	for name, each := range map[string]struct {
-		pod     *corev1.Pod
-		uid     types.UID // of the request, instead of that of the Pod
-		budgets []*policyv1.PodDisruptionBudget
-		code    int
-		cause   string
-		allowed int32
-	}{
-		"no budget": {pod: newPod("a", ready)},
-		"allowed":   {pod: newPod("a", ready), budgets: []*policyv1.PodDisruptionBudget{budget(2, 3, 1)}, allowed: 1},
-		"not allowed": {
-			pod: newPod("a", ready), budgets: []*policyv1.PodDisruptionBudget{budget(0, 1, 1)}, code: 429,
-			cause: "The disruption budget b needs 1 healthy pods and has 1 currently",
-		},
-		"not observed": {
-			pod:     newPod("a", ready),
-			budgets: []*policyv1.PodDisruptionBudget{budget(1, 1, 0, func(b *policyv1.PodDisruptionBudget) { b.Status.ObservedGeneration = 0 })},
-			code:    429, cause: "The disruption budget b is still being processed by the server.", allowed: 1,
-		},
-		"two budgets": {
-			pod: newPod("a", ready),
-			budgets: []*policyv1.PodDisruptionBudget{
-				budget(1, 2, 1), budget(1, 2, 1, func(b *policyv1.PodDisruptionBudget) { b.Name = "c" }),
-			}, code: 500, allowed: 1,
-		},
-		"pending": {
-			pod: newPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), budgets: []*policyv1.PodDisruptionBudget{budget(0, 1, 1)},
-		},
-		"pending, and another Pod is to be evicted": {
-			pod: newPod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), uid: "another", code: 409,
-		},
-		"not ready, healthy budget":   {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{budget(0, 1, 1)}},
-		"not ready, unhealthy budget": {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{budget(0, 0, 1)}, code: 429},
-		"not ready, always allowed": {pod: newPod("a"), budgets: []*policyv1.PodDisruptionBudget{
-			budget(0, 0, 1, func(b *policyv1.PodDisruptionBudget) {
-				b.Spec.UnhealthyPodEvictionPolicy = ptr.To(policyv1.AlwaysAllow)
-			}),
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			both(t, func(w *world, c client.WithWatch) {
-				pod := w.add(each.pod.DeepCopy())
-				for _, b := range each.budgets {
-					status := b.Status
-					b = b.DeepCopy()
-					w.Expect(w.direct.Create(w.ctx, b)).To(Succeed())
-					b.Status = status
-					w.Expect(w.direct.Status().Update(w.ctx, b)).To(Succeed())
-				}
-				err := c.SubResource("eviction").Create(w.ctx, pod, &policyv1.Eviction{
-					ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-					DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(cmp.Or(each.uid, pod.UID))}},
-				})
-				w.Expect(w.direct.Get(w.ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
-				if each.code == 0 {
-					w.Expect(err).NotTo(HaveOccurred())
-					w.Expect(pod.DeletionTimestamp).NotTo(BeNil())
-					w.Expect(pod.Status.Conditions).To(ContainElement(HaveField("Type", corev1.DisruptionTarget)))
-				} else {
-					var status apierrors.APIStatus
-					w.Expect(errors.As(err, &status)).To(BeTrue(), "%v", err)
-					w.Expect(status.Status().Code).To(BeEquivalentTo(each.code))
-					w.Expect(pod.DeletionTimestamp).To(BeNil())
-				}
-				if each.cause != "" {
-					cause, found := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
-					w.Expect(found).To(BeTrue())
-					w.Expect(cause.Message).To(Equal(each.cause))
-				}
-				if len(each.budgets) > 0 {
-					b := each.budgets[0].DeepCopy()
-					w.Expect(w.direct.Get(w.ctx, client.ObjectKeyFromObject(b), b)).To(Succeed())
-					w.Expect(b.Status.DisruptionsAllowed).To(Equal(each.allowed))
-				}
-			})
-		})
-	}
-}
-
 func TestScaleBindingAndGarbage(t *testing.T) {
 	both(t, func(w *world, c client.WithWatch) {
 		set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "rs"}, Spec: appsv1.ReplicaSetSpec{
@@ -347,6 +203,7 @@ func widgets(version string) *apiextensionsv1.CustomResourceDefinition {
 		return apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties}
 	}
 	condition := object(map[string]apiextensionsv1.JSONSchemaProps{"type": {Type: "string"}, "status": {Type: "string"}})
+	condition.Required = []string{"type"}
 	all := object(map[string]apiextensionsv1.JSONSchemaProps{
 		"spec": object(map[string]apiextensionsv1.JSONSchemaProps{
 			"size": {Type: "integer", Default: &apiextensionsv1.JSON{Raw: []byte("3")}}, "color": {Type: "string"},
@@ -375,34 +232,14 @@ func TestCustomResources(t *testing.T) {
 		w.Expect(definition.Status.Conditions).To(HaveLen(2))
 		widget := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "web", "name": "a"},
-			"spec": map[string]any{}, "status": map[string]any{"x": "y"},
 		}}
 		w.Expect(c.Create(w.ctx, widget)).To(Succeed())
-		w.Expect(widget.Object["spec"]).To(Equal(map[string]any{"size": int64(3)}))
-		w.Expect(widget.Object).NotTo(HaveKey("status"))
-
-		apply := func(manager string, conditions ...any) {
-			w.Expect(c.Status().Apply(w.ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "web", "name": "a"},
-				"status": map[string]any{"conditions": append([]any{}, conditions...)},
-			}}), client.FieldOwner(manager), client.ForceOwnership)).To(Succeed())
-			w.Expect(c.Get(w.ctx, client.ObjectKeyFromObject(widget), widget)).To(Succeed())
-		}
-		condition := func(name, status string) any { return map[string]any{"type": name, "status": status} }
-		conditions := func() []any {
-			found, _, _ := unstructured.NestedSlice(widget.Object, "status", "conditions")
-			return found
-		}
-		apply("one", condition("A", "True"))
-		apply("two", condition("B", "True"))
-		apply("one", condition("A", "False"))
-		w.Expect(conditions()).To(Equal([]any{condition("A", "False"), condition("B", "True")}))
-		apply("one")
-		w.Expect(conditions()).To(Equal([]any{condition("B", "True")}), "a manager removes only what it has applied")
-
-		w.Expect(unstructured.SetNestedField(widget.Object, "red", "spec", "color")).To(Succeed())
-		w.Expect(c.Update(w.ctx, widget)).To(Succeed())
-		w.Expect(widget.GetGeneration()).To(BeEquivalentTo(2))
+		w.Expect(c.Status().Apply(w.ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"namespace": "web", "name": "a"},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "A"}}},
+		}}), client.FieldOwner("one"), client.ForceOwnership)).To(Succeed())
+		w.Expect(c.Get(w.ctx, client.ObjectKeyFromObject(widget), widget)).To(Succeed())
+		w.Expect(widget.Object["status"]).To(Equal(map[string]any{"conditions": []any{map[string]any{"type": "A"}}}))
 		w.Expect(c.Delete(w.ctx, definition)).To(Succeed())
 		w.Expect(c.Get(w.ctx, client.ObjectKeyFromObject(widget), widget)).NotTo(Succeed())
 	})

@@ -317,7 +317,8 @@ func (c *directClient) DeleteAllOf(_ context.Context, object client.Object, opti
 	if err != nil {
 		return err
 	}
-	return c.server.deleteAll(r, k, selector{all.Namespace, all.LabelSelector, all.FieldSelector}, all.AsDeleteOptions())
+	_, err = c.server.deleteAll(r, k, selector{all.Namespace, all.LabelSelector, all.FieldSelector}, all.AsDeleteOptions())
+	return err
 }
 
 func (c *directClient) Scheme() *runtime.Scheme { return c.server.scheme }

@@ -119,6 +119,18 @@ func parse(req *http.Request) (operation, error) {
 	}, nil
 }
 
+// internalError returns an error that a real API server has not made for the API.
+func internalError(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: message}}
+}
+
+func methodNotAllowed() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
+		Message: "the server does not allow this method on the requested resource",
+	}}
+}
+
 // refusal returns the response with an error.
 func refusal(err error) response {
 	var known apierrors.APIStatus
@@ -177,6 +189,9 @@ func (s *Server) serveResource(req *http.Request, r operation, k *resource, body
 			return s.serveAction(r, body)
 		}
 	}
+	if k.custom {
+		return response{}, k.notFound(r.Name)
+	}
 	return pageNotFound(), nil
 }
 
@@ -197,6 +212,9 @@ func (s *Server) serveVerb(req *http.Request, r operation, k *resource, body []b
 			err = k.notFound(r.Name)
 		}
 	case "create":
+		if r.Name != "" {
+			return response{}, methodNotAllowed()
+		}
 		code = http.StatusCreated
 		if object, err = s.decodeObject(k, body); err == nil {
 			stored, err = s.create(r, k, object)
@@ -224,7 +242,7 @@ func objectResponse(code int, f format, stored *version) (response, error) {
 	return response{code: code, contentType: f.contentType(), body: encoded, object: stored.object.GetName()}, err
 }
 
-// serveDelete answers with the object if it is only marked for deletion.
+// serveDelete answers with the object if it is only marked for deletion, or a Pod or volume.
 func (s *Server) serveDelete(r operation, k *resource, f format, body []byte) (response, error) {
 	options := &metav1.DeleteOptions{}
 	if err := decodeOptions(body, options); err != nil {
@@ -235,7 +253,7 @@ func (s *Server) serveDelete(r operation, k *resource, f format, body []byte) (r
 	if err != nil {
 		return response{}, err
 	}
-	if stored.object.GetDeletionTimestamp() == nil {
+	if isRemovable(stored.object) && !k.returned {
 		return response{code: http.StatusOK, contentType: contentJSON, body: success}, nil
 	}
 	return objectResponse(http.StatusOK, f, stored)
@@ -277,7 +295,7 @@ func (s *Server) decodeObject(k *resource, body []byte) (client.Object, error) {
 // serveCollection serves list, watch and deletecollection.
 func (s *Server) serveCollection(req *http.Request, r operation, k *resource, f format, body []byte) (response, error) {
 	query := req.URL.Query()
-	chosen, err := newSelector(r.Namespace, query.Get("labelSelector"), query.Get("fieldSelector"))
+	chosen, err := newSelector(k, r.Namespace, query.Get("labelSelector"), query.Get("fieldSelector"))
 	if err != nil {
 		return response{}, err
 	}
@@ -298,10 +316,12 @@ func (s *Server) serveCollection(req *http.Request, r operation, k *resource, f 
 		if err := decodeOptions(body, options); err != nil {
 			return response{}, err
 		}
-		if err := s.deleteAll(r, k, chosen, options); err != nil {
+		objects, err := s.deleteAll(r, k, chosen, options)
+		if err != nil {
 			return response{}, err
 		}
-		return response{code: http.StatusOK, contentType: contentJSON, body: success}, nil
+		encoded, err := f.list(k, objects, 0)
+		return response{code: http.StatusOK, contentType: f.contentType(), body: encoded}, err
 	}
 	objects, revision := s.list(k, chosen)
 	encoded, err := f.list(k, objects, revision)

@@ -60,7 +60,7 @@ func decodePatch(patchType types.PatchType, document []byte) (decodedPatch, erro
 			return patch, errors.WithStack(err)
 		}
 	}
-	return patch, errors.WithStack(utiljson.Unmarshal(patch.document, &patch.changes))
+	return patch, errors.Wrap(utiljson.Unmarshal(patch.document, &patch.changes), "error decoding patch")
 }
 
 // replacePatched returns what is stored when an object, or its scale, is replaced by its patched version.
@@ -108,13 +108,15 @@ func (s *Server) patchContent(
 		}
 		return patchJSON(content, operations.Apply)
 	}
-	return nil, unsupportedMediaType(string(patch.kind))
+	return nil, unsupportedMediaType()
 }
 
-func unsupportedMediaType(contentType string) error {
+// unsupportedMediaType returns the error for a patch of a custom resource that is neither of JSON nor an apply.
+func unsupportedMediaType() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: "the body of the request was in an unknown format: " + contentType,
+		Message: "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, " +
+			"application/merge-patch+json, application/apply-patch+yaml",
 	}}
 }
 
@@ -138,7 +140,7 @@ func (s *Server) applyNew(r operation, k *resource, patchType types.PatchType, c
 
 func (s *Server) mergeStrategic(k *resource, from runtime.Object, content, patch map[string]any) (map[string]any, error) {
 	if !k.typed || k.custom {
-		return nil, unsupportedMediaType(string(types.StrategicMergePatchType))
+		return nil, unsupportedMediaType()
 	}
 	merged, err := strategicpatch.StrategicMergeMapPatch(content, patch, from)
 	if err != nil {

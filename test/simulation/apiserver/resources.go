@@ -21,6 +21,7 @@ type resource struct {
 	gvr                       schema.GroupVersionResource
 	kind                      string
 	namespaced, status, scale bool
+	generation, returned      bool // it has a generation; a deletion returns the removed object
 	typed, protobuf, custom   bool // stored as a Go type; can be encoded as protobuf; defined by a CustomResourceDefinition
 	keyPrefix                 string
 	singular, listKind        string
@@ -40,26 +41,27 @@ func (k *resource) notFound(name string) error {
 	return apierrors.NewNotFound(k.gvr.GroupResource(), name)
 }
 
-// builtIns are lines of group/version and kinds: kind=plural, with the flags c (cluster-scoped), s (status), x (scale).
+// builtIns are lines of group/version and kinds: kind=plural, with the flags c (cluster-scoped), s (status), x (scale), g (generation) and
+// r (a deletion returns the removed object).
 const builtIns = `
-v1 Namespace=namespaces,cs Node=nodes,cs Pod=pods,s Service=services,s Endpoints=endpoints ConfigMap=configmaps Secret=secrets
-v1 ServiceAccount=serviceaccounts Event=events PersistentVolume=persistentvolumes,cs PersistentVolumeClaim=persistentvolumeclaims,s
-v1 ReplicationController=replicationcontrollers,sx
-apps/v1 Deployment=deployments,sx ReplicaSet=replicasets,sx StatefulSet=statefulsets,sx DaemonSet=daemonsets,s
+v1 Namespace=namespaces,cs Node=nodes,cs Pod=pods,sgr Service=services,sr Endpoints=endpoints ConfigMap=configmaps Secret=secrets
+v1 ServiceAccount=serviceaccounts,r Event=events PersistentVolume=persistentvolumes,csr PersistentVolumeClaim=persistentvolumeclaims,sr
+v1 ReplicationController=replicationcontrollers,sxg
+apps/v1 Deployment=deployments,sxg ReplicaSet=replicasets,sxg StatefulSet=statefulsets,sxg DaemonSet=daemonsets,sg
 apps/v1 ControllerRevision=controllerrevisions
-batch/v1 Job=jobs,s CronJob=cronjobs,s
-policy/v1 PodDisruptionBudget=poddisruptionbudgets,s
-storage.k8s.io/v1 VolumeAttachment=volumeattachments,cs CSIDriver=csidrivers,c CSINode=csinodes,c StorageClass=storageclasses,c
+batch/v1 Job=jobs,sg CronJob=cronjobs,sg
+policy/v1 PodDisruptionBudget=poddisruptionbudgets,sg
+storage.k8s.io/v1 VolumeAttachment=volumeattachments,csr CSIDriver=csidrivers,cr CSINode=csinodes,cr StorageClass=storageclasses,cr
 coordination.k8s.io/v1 Lease=leases
 rbac.authorization.k8s.io/v1 Role=roles RoleBinding=rolebindings ClusterRole=clusterroles,c ClusterRoleBinding=clusterrolebindings,c
-admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration=validatingwebhookconfigurations,c
-admissionregistration.k8s.io/v1 MutatingWebhookConfiguration=mutatingwebhookconfigurations,c
-admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy=validatingadmissionpolicies,cs
-admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding=validatingadmissionpolicybindings,c
-apiextensions.k8s.io/v1 CustomResourceDefinition=customresourcedefinitions,cs
+admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration=validatingwebhookconfigurations,cg
+admissionregistration.k8s.io/v1 MutatingWebhookConfiguration=mutatingwebhookconfigurations,cg
+admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy=validatingadmissionpolicies,csg
+admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding=validatingadmissionpolicybindings,cg
+apiextensions.k8s.io/v1 CustomResourceDefinition=customresourcedefinitions,csg
 events.k8s.io/v1 Event=events
 autoscaling/v2 HorizontalPodAutoscaler=horizontalpodautoscalers,s
-scheduling.k8s.io/v1 PriorityClass=priorityclasses,c
+scheduling.k8s.io/v1 PriorityClass=priorityclasses,cg
 `
 
 // keyPrefixes are the prefixes of keys in etcd that differ from /registry/<plural>/.
@@ -83,6 +85,7 @@ func (s *Server) addBuiltIns() {
 			k := &resource{
 				gvr: gv.WithResource(plural), kind: kind, listKind: kind + "List", singular: strings.ToLower(kind),
 				namespaced: !strings.Contains(flags, "c"), status: strings.Contains(flags, "s"), scale: strings.Contains(flags, "x"),
+				generation: strings.Contains(flags, "g"), returned: strings.Contains(flags, "r"),
 				keyPrefix: keyPrefixes[plural],
 			}
 			if k.keyPrefix == "" {
@@ -129,7 +132,7 @@ func (s *Server) define(definition *apiextensionsv1.CustomResourceDefinition) {
 	gvr := schema.GroupVersionResource{Group: definition.Spec.Group, Version: chosen.Name, Resource: names.Plural}
 	k := s.resources[gvr]
 	if k == nil {
-		k = &resource{gvr: gvr, custom: true, keyPrefix: "/registry/" + gvr.Group + "/" + gvr.Resource + "/"}
+		k = &resource{gvr: gvr, custom: true, generation: true, keyPrefix: "/registry/" + gvr.Group + "/" + gvr.Resource + "/"}
 		s.resources[gvr] = k
 	}
 	k.kind, k.listKind, k.singular, k.shortNames, k.categories = names.Kind, names.ListKind, names.Singular, names.ShortNames, names.Categories

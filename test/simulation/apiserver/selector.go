@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,23 @@ type selector struct {
 	fields    fields.Selector
 }
 
+// selectable are the fields of each resource that a field selector may name beside the name and namespace.
+var selectable = map[string][]string{
+	"pods": {
+		"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork", "status.phase", "status.podIP",
+		"status.nominatedNodeName",
+	},
+	"nodes":      {"spec.unschedulable"},
+	"namespaces": {"status.phase"},
+	"secrets":    {"type"},
+	"events": {
+		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid", "involvedObject.apiVersion", "reason",
+		"reportingComponent", "source", "type",
+	},
+}
+
 // newSelector parses the selectors of a request.
-func newSelector(namespace, labelSelector, fieldSelector string) (selector, error) {
+func newSelector(k *resource, namespace, labelSelector, fieldSelector string) (selector, error) {
 	chosen := selector{namespace: namespace}
 	var err error
 	if labelSelector != "" {
@@ -29,6 +45,11 @@ func newSelector(namespace, labelSelector, fieldSelector string) (selector, erro
 	if fieldSelector != "" {
 		if chosen.fields, err = fields.ParseSelector(fieldSelector); err != nil {
 			return chosen, apierrors.NewBadRequest(err.Error())
+		}
+		for _, requirement := range chosen.fields.Requirements() {
+			if field := requirement.Field; field != "metadata.name" && field != "metadata.namespace" && !slices.Contains(selectable[k.gvr.Resource], field) {
+				return chosen, apierrors.NewBadRequest("field label not supported: " + field)
+			}
 		}
 	}
 	return chosen, nil

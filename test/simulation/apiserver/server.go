@@ -1,7 +1,8 @@
 // Package apiserver stands for the kube-apiserver and etcd of a cluster in a simulation. It serves the Kubernetes API from memory, over an
 // http.RoundTripper or to a direct client, with the semantics that controllers depend on: resourceVersions and conflicts, generations,
 // subresources, finalizers, graceful deletion, evictions and their budgets, patches and applies, watches that resume or expire, and
-// CustomResourceDefinitions with defaults. It also collects garbage, as kube-controller-manager does.
+// CustomResourceDefinitions with defaults. It also collects garbage, as kube-controller-manager does. TestSameAsAPIServer compares it with
+// a real API server.
 //
 // All of it works inside a bubble of testing/synctest: it blocks only on channels and timers that it creates when it is called.
 //

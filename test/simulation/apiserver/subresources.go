@@ -3,7 +3,6 @@ package apiserver
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"reflect"
 
 	"github.com/pkg/errors"
@@ -139,10 +138,7 @@ func (s *Server) budgetOf(pod *corev1.Pod) (*policyv1.PodDisruptionBudget, error
 			continue
 		}
 		if found != nil {
-			return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
-				Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
-				Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-			}}
+			return nil, internalError("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
 		}
 		found = budget
 	}
@@ -262,9 +258,15 @@ func (s *Server) bind(r operation, binding *corev1.Binding) error {
 	pods := s.pods()
 	_, err := s.mutateExisting(r, pods, func(old *version) (client.Object, error) {
 		pod := old.object.DeepCopyObject().(*corev1.Pod)
-		if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
-			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, r.Name,
-				errors.Errorf("pod %s is being deleted, or is already assigned to node %q", r.Name, pod.Spec.NodeName))
+		conflict := ""
+		switch {
+		case pod.DeletionTimestamp != nil:
+			conflict = fmt.Sprintf("pod %s is being deleted, cannot be assigned to a host", r.Name)
+		case pod.Spec.NodeName != "":
+			conflict = fmt.Sprintf("pod %s is already assigned to node %q", r.Name, pod.Spec.NodeName)
+		}
+		if conflict != "" {
+			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, r.Name, errors.New(conflict))
 		}
 		pod.Spec.NodeName = binding.Target.Name
 		setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
@@ -307,8 +309,6 @@ func replaceScale(k *resource, present, object client.Object) (client.Object, er
 	}
 	updated := present.DeepCopyObject().(client.Object)
 	reflect.ValueOf(updated).Elem().FieldByName("Spec").FieldByName("Replicas").Set(reflect.ValueOf(&scale.Spec.Replicas))
-	if !sameSpec(present, updated) {
-		updated.SetGeneration(present.GetGeneration() + 1)
-	}
+	countGeneration(k, present, updated)
 	return updated, nil
 }

@@ -114,7 +114,7 @@ func TestWatch(t *testing.T) {
 		w.Expect(c.Patch(w.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"z"}}}`)))).To(Succeed())
 		expect(selected, "DELETED a")
 		w.Expect(c.Delete(w.ctx, first, client.GracePeriodSeconds(0))).To(Succeed())
-		expect(onNode, "MODIFIED a", "DELETED a")
+		expect(onNode, "MODIFIED a", "MODIFIED a", "DELETED a")
 
 		w.BreakWatches(true)
 		expired := <-watched(first.ResourceVersion)

@@ -2,16 +2,19 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
 
 	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/cache"
@@ -28,13 +31,14 @@ func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second))
 type operation struct {
 	Request
 	dryRun  bool
+	marks   bool   // the first write of a deletion, which removes nothing
 	manager string // of an apply
 }
 
 func (r operation) key() string { return cache.NewObjectName(r.Namespace, r.Name).String() }
 
-// mutate writes what change returns for the present object: the next one, nil to remove it, or the present one itself for no write. change
-// is called again if another write comes between.
+// mutate writes what change returns for the present object: the next one, or the present one itself for no write. It removes one that is
+// ready for it, and returns it as change has. change is called again if another write comes between.
 func (s *Server) mutate(r operation, k *resource, change func(old *version) (client.Object, error)) (*version, error) {
 	for {
 		if s.resource(k.gvr) != k {
@@ -45,25 +49,23 @@ func (s *Server) mutate(r operation, k *resource, change func(old *version) (cli
 		if err != nil {
 			return nil, err
 		}
-		var present client.Object
-		if old != nil {
-			if present = old.object; object == present {
-				return old, nil
-			}
+		removes := !r.marks && isRemovable(object)
+		if old != nil && object != old.object {
+			object.SetResourceVersion(old.object.GetResourceVersion())
 		}
-		if present != nil && object != nil {
-			object.SetResourceVersion(present.GetResourceVersion())
-			if apiequality.Semantic.DeepEqual(present, object) {
-				return old, nil
-			}
+		if old != nil && !removes && apiequality.Semantic.DeepEqual(old.object, object) {
+			return old, nil
 		}
+		next := &version{resource: k, key: r.key(), object: object}
 		if r.dryRun {
-			if object == nil {
-				return old, nil
-			}
-			return &version{resource: k, key: r.key(), object: object}, nil
+			return next, nil
 		}
-		if stored, ok := s.commit(k, r.key(), old, object); ok {
+		if removes {
+			object = nil
+		}
+		if stored, ok := s.commit(k, r.key(), old, object); ok && removes {
+			return next, nil
+		} else if ok {
 			return stored, nil
 		}
 	}
@@ -82,7 +84,7 @@ func (s *Server) mutateExisting(r operation, k *resource, change func(old *versi
 // create stores a new object. The server owns it from then on.
 func (s *Server) create(r operation, k *resource, object client.Object) (*version, error) {
 	if object.GetResourceVersion() != "" {
-		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+		return nil, internalError("resourceVersion should not be set on objects to be created")
 	}
 	if !k.namespaced {
 		object.SetNamespace("")
@@ -109,10 +111,14 @@ func (s *Server) create(r operation, k *resource, object client.Object) (*versio
 		return nil, err
 	}
 	return s.mutate(r, k, func(old *version) (client.Object, error) {
-		if old != nil {
-			return nil, apierrors.NewAlreadyExists(k.gvr.GroupResource(), r.Name)
+		if old == nil {
+			return object, nil
 		}
-		return object, nil
+		err := apierrors.NewAlreadyExists(k.gvr.GroupResource(), r.Name)
+		if old.object.GetDeletionTimestamp() != nil {
+			err.ErrStatus.Message = "object is being deleted: " + err.ErrStatus.Message
+		}
+		return nil, err
 	})
 }
 
@@ -126,7 +132,10 @@ func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object
 	object.SetCreationTimestamp(now())
 	object.SetDeletionTimestamp(nil)
 	object.SetDeletionGracePeriodSeconds(nil)
-	object.SetGeneration(1)
+	object.SetGeneration(0)
+	if k.generation {
+		object.SetGeneration(1)
+	}
 	object.SetManagedFields(nil)
 	if k.status && k.gvr.Resource != "nodes" { // a kubelet creates its Node with its status
 		setStatus(object, s.newObject(k))
@@ -142,7 +151,7 @@ func (s *Server) update(r operation, k *resource, object client.Object) (*versio
 	})
 }
 
-// replace returns what is stored when an object is replaced by another: nil if its last finalizer was removed.
+// replace returns what is stored when an object is replaced by another.
 func (s *Server) replace(r operation, k *resource, old *version, object client.Object) (client.Object, error) {
 	present := old.object
 	if r.Subresource == "scale" {
@@ -157,16 +166,19 @@ func (s *Server) replace(r operation, k *resource, old *version, object client.O
 		return nil, err
 	}
 	if r.Subresource == "status" {
-		return removeFinalized(withStatus(k, present, object)), nil
+		return withStatus(k, present, object), nil
 	}
 	keepSystemFields(k, present, object)
-	if !sameSpec(present, object) {
+	countGeneration(k, present, object)
+	return object, checkFinalizers(r, k, present, object)
+}
+
+// countGeneration increments the generation of an object whose spec has changed, or the annotations of a Deployment.
+func countGeneration(k *resource, present, object client.Object) {
+	_, isDeployment := object.(*appsv1.Deployment)
+	if k.generation && (!sameSpec(present, object) || isDeployment && !maps.Equal(present.GetAnnotations(), object.GetAnnotations())) {
 		object.SetGeneration(present.GetGeneration() + 1)
 	}
-	if err := checkFinalizers(r, k, present, object); err != nil {
-		return nil, err
-	}
-	return removeFinalized(object), nil
 }
 
 // checkReplacement returns an error if the name, UID or resourceVersion of an object does not allow that it replaces the present one.
@@ -181,11 +193,12 @@ func checkReplacement(r operation, k *resource, present, object client.Object) e
 			})
 		}
 		return apierrors.NewConflict(k.gvr.GroupResource(), r.Name, errors.Errorf(
-			"Precondition failed: UID in precondition: %s, UID in object meta: %s", uid, present.GetUID()))
+			"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: "+
+				"Precondition failed: UID in precondition: %s, UID in object meta: %s", k.keyPrefix+r.key(), uid, present.GetUID()))
 	}
 	resourceVersion := object.GetResourceVersion()
 	if resourceVersion == "" && k.custom && r.Verb == "update" {
-		return apierrors.NewInvalid(k.gvk().GroupKind(), r.Name, field.ErrorList{
+		return apierrors.NewInvalid(schema.GroupKind{Group: k.gvr.Group, Kind: k.gvr.Resource}, r.Name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update"),
 		})
 	}
@@ -237,16 +250,25 @@ func checkFinalizers(r operation, k *resource, present, object client.Object) er
 	return nil
 }
 
-// removeFinalized returns nil, for a removal, if the object is deleted and has neither finalizers nor a grace period.
-func removeFinalized(object client.Object) client.Object {
-	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0 {
-		return nil
-	}
-	return object
+// isRemovable returns whether an object is deleted and has neither finalizers nor a grace period.
+func isRemovable(object client.Object) bool {
+	return object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && ptr.Deref(object.GetDeletionGracePeriodSeconds(), 0) == 0
 }
 
-// delete removes an object, or marks it for deletion. It returns the object that was removed or is marked.
+// delete removes an object, or marks it for deletion. It returns the object that was removed or is marked. A Pod is always marked before
+// it is removed, by a separate write.
 func (s *Server) delete(r operation, k *resource, options *metav1.DeleteOptions) (*version, error) {
+	marking := r
+	marking.marks = k.gvr.Resource == "pods"
+	marked, err := s.mark(marking, k, options)
+	if err != nil || !marking.marks || r.dryRun || !isRemovable(marked.object) {
+		return marked, err
+	}
+	_, err = s.mutateExisting(r, k, func(old *version) (client.Object, error) { return old.object, nil })
+	return marked, client.IgnoreNotFound(err)
+}
+
+func (s *Server) mark(r operation, k *resource, options *metav1.DeleteOptions) (*version, error) {
 	return s.mutateExisting(r, k, func(old *version) (client.Object, error) {
 		present := old.object
 		if err := checkPreconditions(k, present, options.Preconditions); err != nil {
@@ -257,24 +279,16 @@ func (s *Server) delete(r operation, k *resource, options *metav1.DeleteOptions)
 		if present.GetDeletionTimestamp() != nil {
 			before := ptr.Deref(present.GetDeletionGracePeriodSeconds(), 0)
 			if before <= grace || options.GracePeriodSeconds == nil { // a later deletion may only shorten the grace period
-				return removeFinalizedOr(present), nil
+				return present, nil
 			}
 			begin = present.GetDeletionTimestamp().Add(-time.Duration(before) * time.Second)
-		} else if object.GetGeneration() > 0 {
+		} else if k.generation {
 			object.SetGeneration(object.GetGeneration() + 1)
 		}
 		object.SetDeletionTimestamp(ptr.To(metav1.NewTime(begin.Add(time.Duration(grace) * time.Second))))
 		object.SetDeletionGracePeriodSeconds(&grace)
-		return removeFinalized(object), nil
+		return object, nil
 	})
-}
-
-// removeFinalizedOr returns nil, for a removal, if the present object can be removed, and otherwise that object, for no write.
-func removeFinalizedOr(present client.Object) client.Object {
-	if removeFinalized(present) == nil {
-		return nil
-	}
-	return present
 }
 
 // gracePeriod returns how long a Pod may take to terminate, in seconds; other objects are deleted at once.
@@ -297,27 +311,28 @@ func checkPreconditions(k *resource, object client.Object, preconditions *metav1
 	if preconditions == nil {
 		return nil
 	}
+	gk := schema.GroupResource{Group: k.gvr.Group, Resource: k.kind} // as in the message of a real API server
 	if uid := ptr.Deref(preconditions.UID, ""); uid != "" && uid != object.GetUID() {
-		return apierrors.NewConflict(k.gvr.GroupResource(), object.GetName(), errors.Errorf("the UID in the precondition (%s) does not match the UID "+
+		return apierrors.NewConflict(gk, object.GetName(), errors.Errorf("the UID in the precondition (%s) does not match the UID "+
 			"in record (%s). The object might have been deleted and then recreated", uid, object.GetUID()))
 	}
 	if required := ptr.Deref(preconditions.ResourceVersion, ""); required != "" && required != object.GetResourceVersion() {
-		return apierrors.NewConflict(k.gvr.GroupResource(), object.GetName(), errors.Errorf("the ResourceVersion in the precondition (%s) does not "+
+		return apierrors.NewConflict(gk, object.GetName(), errors.Errorf("the ResourceVersion in the precondition (%s) does not "+
 			"match the ResourceVersion in record (%s). The object might have been modified", required, object.GetResourceVersion()))
 	}
 	return nil
 }
 
-// deleteAll deletes the objects that a selector selects.
-func (s *Server) deleteAll(r operation, k *resource, selector selector, options *metav1.DeleteOptions) error {
+// deleteAll deletes the objects that a selector selects, and returns them.
+func (s *Server) deleteAll(r operation, k *resource, selector selector, options *metav1.DeleteOptions) ([]*version, error) {
 	objects, _ := s.list(k, selector)
 	for _, v := range objects {
 		r.Namespace, r.Name = v.object.GetNamespace(), v.object.GetName()
 		if _, err := s.delete(r, k, options); err != nil && !apierrors.IsNotFound(err) {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return objects, nil
 }
 
 // setStatus sets the status of an object to that of another one, with which it shares it then.
