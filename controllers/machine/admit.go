@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -94,8 +95,9 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
 		deadline, hasTried := s.now.Add(contactRetry), r.hasTriedToConnect(ctx, s)
-		if hasTried {
-			deadline = machinedrain.NodeLookupDeadline(s.machine, r.blockSince(s))
+		if hasTried && workload.IsNotConnected(err) { // what has blocked the Machine before does not count
+			since, _ := r.unconnected.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
+			deadline = machinedrain.NodeLookupDeadline(s.machine, since.(time.Time)) //nolint:forcetypeassert // nothing else is stored
 		}
 		if workload.IsNotConnected(err) && hasTried && s.exceeds(&deadline) {
 			return outcome{}, nil
@@ -104,6 +106,7 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}
+	r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
 	if err := r.findNodeIn(ctx, s, remoteClient); err != nil {
 		return r.unreachable(ctx, s, err)
 	}

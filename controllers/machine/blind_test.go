@@ -59,6 +59,7 @@ func TestWithoutConnection(t *testing.T) {
 		brief                 bool   // it fails for the first time
 		inPlace               bool
 		nodeUnknown           bool
+		unconnected           bool // all the time while it is blind
 		notCopied             bool // the provider ID of the infrastructure machine
 		volumeTimeout         *int32
 		withoutInfrastructure bool          // of the Cluster
@@ -85,7 +86,10 @@ func TestWithoutConnection(t *testing.T) {
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
 		{name: "M87: keeps a Machine whose Node is unknown, after the first failed attempt to connect", state: hasFailed, nodeUnknown: true},
 		{name: "M128: keeps a Machine whose provider ID only its infrastructure machine has", state: hasFailed, nodeUnknown: true, notCopied: true},
-		{name: "M87: releases it a minute after the first failed attempt", state: hasFailed, nodeUnknown: true, blindFor: time.Minute, released: true},
+		{
+			name: "M87: releases it a minute after the first failed attempt", state: hasFailed, nodeUnknown: true, blindFor: time.Minute, unconnected: true,
+			released: true,
+		},
 		{
 			name: "M92: keeps a Machine beyond its recorded drain timeout, after the first failed attempt", state: hasFailed,
 			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)},
@@ -283,6 +287,9 @@ func TestWithoutConnection(t *testing.T) {
 			if tc.blindFor > 0 {
 				r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.blindFor)})
 			}
+			if tc.unconnected {
+				r.unconnected.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.blindFor))
+			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			if !tc.fails {
 				g.Expect(err).NotTo(HaveOccurred())
@@ -374,4 +381,93 @@ func TestUnusedTurnOfADrainInPlace(t *testing.T) {
 			g.Expect(machine.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "the Node was never drained, and the Machine is deleted since five seconds")
 		})
 	}
+}
+
+// TestNodeLookupAfterAnotherBlock: after clusterctl move, the webhook of the infrastructure provider does not answer for ten minutes. When
+// it does, the workload cluster happens to be disconnected.
+func TestNodeLookupAfterAnotherBlock(t *testing.T) {
+	t.Run("M87: what has blocked a Machine before does not count as a failed attempt to connect", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine := deletedWorkers(start, "m")[0]
+		machine.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(-time.Second)))
+		machine.Status.NodeRef.Name, machine.Spec.ProviderID = "", "cloud://m"
+		connection, fails := &breaking{ClusterCache: connectedTo(workloadCluster(machine).Build(), start)}, true
+		management := managementCluster(machine).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+		r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+		r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+		r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if fails {
+					return errors.New("the conversion webhook of the infrastructure provider does not answer")
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		})
+		isReleased := func() bool {
+			g.Expect(client.IgnoreNotFound(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))).To(Succeed())
+			return !machinedrain.HasHook(machine)
+		}
+		for after := time.Duration(0); after < 10*time.Minute; after += pollInterval {
+			g.Expect(reconcileAt(t, r, machine, start.Add(after))).NotTo(Succeed())
+		}
+		connection.broken, fails = true, false
+		infrastructureExists(r, machine)
+		lost := start.Add(10 * time.Minute)
+		for after := time.Duration(0); after < machinedrain.BlindPeriod; after += contactRetry {
+			g.Expect(reconcileAt(t, r, machine, lost.Add(after))).To(Succeed())
+			g.Expect(isReleased()).To(BeFalse(), "undrained, %s after the connection was lost", after)
+		}
+		g.Expect(reconcileAt(t, r, machine, lost.Add(machinedrain.BlindPeriod))).To(Succeed())
+		g.Expect(isReleased()).To(BeTrue(), "it may never have had a Node")
+	})
+}
+
+// TestConnectionLostBeforeAPause: a Machine is reconciled once without a connection, and then paused for an hour.
+func TestConnectionLostBeforeAPause(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for name, change := range map[string]func(*clusterv1.Machine){
+		"M87: the time of a pause, in which the manager does not look up the Node, does not count": func(m *clusterv1.Machine) {
+			m.Status.NodeRef.Name, m.Spec.ProviderID = "", "cloud://m"
+		},
+		"M92: the time of a pause, in which the manager does not try to observe the drain, is no failure to": func(m *clusterv1.Machine) {
+			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1800)
+			m.Annotations[v1alpha1.DrainStartedAnnotation] = start.Add(-10 * time.Minute).Format(time.RFC3339)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedWorkers(start, "m")[0]
+			change(machine)
+			connection := &breaking{ClusterCache: connectedTo(workloadCluster(machine).Build(), start), broken: true}
+			management := managementCluster(machine).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+			r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+			r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+			infrastructureExists(r, machine)
+			isReleasedAt := func(after time.Duration) bool {
+				g.Expect(reconcileAt(t, r, machine, start.Add(after))).To(Succeed())
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+				return !machinedrain.HasHook(machine)
+			}
+			g.Expect(isReleasedAt(0)).To(BeFalse())
+			machine.Annotations[clusterv1.PausedAnnotation] = ""
+			g.Expect(management.Update(t.Context(), machine)).To(Succeed())
+			g.Expect(isReleasedAt(5 * time.Second)).To(BeFalse())
+			delete(machine.Annotations, clusterv1.PausedAnnotation)
+			g.Expect(management.Update(t.Context(), machine)).To(Succeed())
+			g.Expect(isReleasedAt(time.Hour)).To(BeFalse(), "undrained, with the first attempt after the pause")
+			g.Expect(isReleasedAt(time.Hour+machinedrain.BlindPeriod)).To(BeTrue(), "after a minute of attempts")
+		})
+	}
+}
+
+// breaking is a ClusterCache whose connection breaks.
+type breaking struct {
+	clustercache.ClusterCache
+	broken bool
+}
+
+func (c *breaking) GetClient(ctx context.Context, key client.ObjectKey) (client.Client, error) {
+	if c.broken {
+		return nil, clustercache.ErrClusterNotConnected
+	}
+	return c.ClusterCache.GetClient(ctx, key) //nolint:wrapcheck // of a test
 }

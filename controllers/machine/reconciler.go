@@ -79,6 +79,7 @@ type Reconciler struct {
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	overdue     sync.Map                                  // since when drain timeouts have been exceeded, by the Machine's namespace and name: see observeOverdue
+	unconnected sync.Map                                  // since when Nodes could not be looked up without a connection, by namespace and name: see findNode
 	unconfirmed sync.Map                                  // since when drains have waited for their confirmation, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
@@ -382,6 +383,7 @@ func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	r.rulesGone.Delete(machine)
 	r.policyGone.Delete(machine)
 	r.overdue.Delete(machine)
+	r.unconnected.Delete(machine)
 	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }
