@@ -47,6 +47,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		lost    bool // its Node has been unreachable for an hour
 		behind  bool // the watch has not delivered yet that the younger Machine has just got a turn
 		refused bool // the API server refuses each change of the Machine
+		unnamed bool // it has no nodeRef, but the provider ID of a Node
+		noNode  bool // no Node has its provider ID
+		unlist  bool // the Nodes cannot be listed
 		granted bool
 	}{
 		"M39: a Machine that waits for a turn, and whose step before the turn fails, gets the turn that comes": {
@@ -88,6 +91,15 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		"M39: a Machine whose step has failed since its deletion waits for a turn, beyond its drain timeout": {
 			limit: 1, timeout: 60, state: answers, policy: true, unasked: true,
 		},
+		"M39, M128: so does one without a nodeRef, whose provider ID names its Node": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, unnamed: true,
+		},
+		"M39, M128: so does one without a nodeRef while the Nodes cannot be read": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, unnamed: true, unlist: true,
+		},
+		"M39, M128: one without a Node waits for none, so that its drain timeout counts": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, unnamed: true, noNode: true,
+		},
 		"M26: waits for none if its Node is lost, so that its drain timeout counts": {limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true},
 		"M39: gets the turn that comes, without having recorded that it waits": {
 			limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true,
@@ -105,7 +117,21 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			}
 			machines := deletedWorkers(now, "waits", "drains", "younger")
 			remote := workloadCluster(machines[1:]...).WithObjects(drainOf(machines[1], now.Add(-30*time.Second)))
+			if tc.unnamed {
+				machines[0].Status.NodeRef.Name, machines[0].Spec.ProviderID = "", "cloud://waits"
+			}
 			node := nodeOf(machines[0])
+			if tc.noNode {
+				node.Spec.ProviderID = "cloud://another"
+			}
+			remote.WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if _, is := list.(*corev1.NodeList); is && tc.unlist {
+						return errors.New("the API server of the workload cluster is overloaded")
+					}
+					return c.List(ctx, list, options...)
+				},
+			})
 			if tc.lost {
 				since := metav1.NewTime(now.Add(-time.Hour))
 				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: since}}
@@ -161,9 +187,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
 			err := reconcileAt(t, r, self, now)
 			// without contact, it waits for that, and it is released if its Node is lost
-			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0 && !tc.lost), "%v", err)
+			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0 && !tc.lost && !tc.noNode), "%v", err)
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
-			if tc.lost {
+			if tc.lost || tc.noNode {
 				g.Expect(conditions.GetReason(self, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonTimedOut))
 				return
 			}
@@ -176,7 +202,13 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				g.Expect(r.turns.last).To(BeEmpty(), "another Machine may take the turn")
 			}
 			if tc.unasked && !tc.granted {
-				g.Expect(conditions.GetMessage(self, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("1 draining (maxParallelDrains allows 1)"))
+				message := "1 draining (maxParallelDrains allows 1)"
+				if tc.unnamed && !tc.unlist { // for two seconds
+					message = "in the same second and that precede this one (maxParallelDrains)"
+				}
+				if !tc.unlist {
+					g.Expect(conditions.GetMessage(self, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring(message))
+				}
 			}
 		})
 	}

@@ -75,8 +75,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
-	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) ||
-		remote != nil && s.machine.Status.NodeRef.IsDefined() && machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && s.needsTurn(ctx, remote)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)
@@ -89,6 +88,20 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)
 	}
 	return s.untilDeadline(waiting)
+}
+
+// needsTurn reports whether the drain of a Machine that is blocked may have to wait for a turn, see machinedrain.NeedsTurn. What blocks it
+// may precede the step that looks up the Node of a Machine without a nodeRef: the cache decides then. One without a Node waits for no turn.
+// If the Nodes cannot be read, the Machine waits.
+func (s *scope) needsTurn(ctx context.Context, remote client.Client) bool {
+	if !s.machine.Status.NodeRef.IsDefined() {
+		name, err := nodeNames(ctx, remote)(s.machine)
+		if err == nil && name == "" {
+			return false
+		}
+		s.machine.Status.NodeRef.Name, s.isNodeLookedUp = name, name != ""
+	}
+	return machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
 }
 
 // blockSince returns since when this process has found the drain of the Machine to be blocked.

@@ -264,6 +264,23 @@ func (s *scope) nodeIn(ctx context.Context, remote client.Client) *corev1.Node {
 	return &corev1.Node{}
 }
 
+// nodeNames returns a function that returns the name of the Node of a deleted Machine without a nodeRef, which its provider ID names, empty
+// if it names none. It lists Nodes at most once, and only if such a Machine has a provider ID. A running Machine gets its nodeRef first.
+func nodeNames(ctx context.Context, remote client.Client) func(*clusterv1.Machine) (string, error) {
+	byProviderID := sync.OnceValues(func() (map[string]string, error) {
+		nodes := &corev1.NodeList{}
+		err := remote.List(ctx, nodes, client.UnsafeDisableDeepCopy)
+		return machinedrain.NodeNamesOf(nodes.Items), errors.Wrap(err, "listing Nodes")
+	})
+	return func(machine *clusterv1.Machine) (string, error) {
+		if machine.Spec.ProviderID == "" || machine.DeletionTimestamp.IsZero() {
+			return "", nil
+		}
+		names, err := byProviderID()
+		return names[machine.Spec.ProviderID], err
+	}
+}
+
 // sampledNodes is how many Nodes decide whether most are unreachable. With a limit, the list does not wait for the watch of Nodes.
 const sampledNodes = 500
 
@@ -319,12 +336,15 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 		}
 	}
 	hasInvalidRules, policyOf, counts := r.Maintenances.HasInvalidRules(ctx, s.cluster), r.policyOf(ctx, s), reachability(ctx, s.client, s.now)
+	nameOf := nodeNames(ctx, s.client)
 	return machinedrain.Contenders(all, s.now, func(machine *clusterv1.Machine) (observed machinedrain.ObservedDrain, err error) {
 		key := client.ObjectKeyFromObject(machine)
 		observed = machinedrain.ObservedDrain{Maintenance: draining[key], Progress: r.progressOf(s, machine, draining[key])}
 		node, name := &corev1.Node{}, machinedrain.NodeName(machine, cmp.Or(draining[key], waiting[key]))
 		if name == "" {
-			return observed, nil
+			if name, err = nameOf(machine); err != nil || name == "" {
+				return observed, err
+			}
 		}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", name)

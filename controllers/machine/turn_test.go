@@ -63,9 +63,10 @@ func TestContenders(t *testing.T) {
 		// unread means that a policy which may select Machine one cannot be decoded, and labels are those of this Machine.
 		unread bool
 		labels map[string]string
-		// unnamed means that Machine two has no nodeRef, and stage is that of its NodeMaintenance, empty if it has none.
+		// unnamed means that Machine two has no nodeRef, and stage is that of its NodeMaintenance, empty if it has none. change is done to it.
 		unnamed bool
 		stage   v1alpha1.NodeMaintenanceStage
+		change  func(*clusterv1.Machine)
 		// lost means that the Nodes of both have been unreachable for ten minutes. The Cluster has as many others that are reachable.
 		lost      bool
 		reachable int
@@ -80,13 +81,29 @@ func TestContenders(t *testing.T) {
 		{name: "M128: counts one that drains, whose Node its provider ID names", unnamed: true, stage: v1alpha1.StageDrain, count: []string{"one", "two drains"}},
 		{name: "M128: counts one that waits", unnamed: true, stage: v1alpha1.StageCordon, count: []string{"one", "two"}},
 		{name: "M26: does not count a Machine without a Node", unnamed: true, count: []string{"one"}},
+		{
+			name: "M128: counts one without a NodeMaintenance, whose Node its provider ID names", unnamed: true, count: []string{"one", "two"},
+			change: func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://two" },
+		},
+		{
+			name: "M26: does not count one whose provider ID names no Node", unnamed: true, count: []string{"one"},
+			change: func(m *clusterv1.Machine) { m.Spec.ProviderID = "cloud://none" },
+		},
+		{
+			name: "M26: does not count a running one, which has no Node yet", unnamed: true, count: []string{"one"},
+			change: func(m *clusterv1.Machine) {
+				m.Spec.ProviderID, m.DeletionTimestamp = "cloud://two", nil
+				m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+				machinedrain.RequestDrain(time.Unix(1, 0))(m)
+			},
+		},
 		{name: "M26: does not count Machines whose Nodes are lost", lost: true, reachable: 2},
 		{name: "M26: counts them while most Nodes are unreachable", lost: true, reachable: 1, count: []string{"one", "two"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			node := func(name string) *corev1.Node {
-				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{ProviderID: "cloud://" + name}}
 			}
 			precedes := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "0"}}
 			precedes.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"name": "two"}}
@@ -112,6 +129,9 @@ func TestContenders(t *testing.T) {
 			}
 			if tc.unnamed {
 				two.Status.NodeRef.Name = ""
+			}
+			if tc.change != nil {
+				tc.change(&two)
 			}
 			contenders, workers, err := r.contenders(t.Context(), s, []clusterv1.Machine{one, two})
 			g.Expect(err).NotTo(HaveOccurred())

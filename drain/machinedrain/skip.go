@@ -116,18 +116,19 @@ func ProviderIDOf(infraMachine *unstructured.Unstructured) string {
 }
 
 // NodeNameOf returns the name of the Node with a provider ID. It is empty if no Node has it, or more than one.
-func NodeNameOf(providerID string, nodes []corev1.Node) string {
-	name := ""
+func NodeNameOf(providerID string, nodes []corev1.Node) string { return NodeNamesOf(nodes)[providerID] }
+
+// NodeNamesOf returns NodeNameOf for each provider ID that Nodes have.
+func NodeNamesOf(nodes []corev1.Node) map[string]string {
+	names := make(map[string]string, len(nodes))
 	for i := range nodes {
-		if nodes[i].Spec.ProviderID != providerID {
-			continue
+		id, name := nodes[i].Spec.ProviderID, nodes[i].Name
+		if _, isAmbiguous := names[id]; isAmbiguous || id == "" {
+			name = ""
 		}
-		if name != "" {
-			return ""
-		}
-		name = nodes[i].Name
+		names[id] = name
 	}
-	return name
+	return names
 }
 
 // NodeName returns the name of the Node of a Machine: that in its nodeRef, or else that which its NodeMaintenance selects, because the Node
