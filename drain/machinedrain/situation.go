@@ -72,8 +72,8 @@ func ClockIn(s Situation, m *clusterv1.Machine, now time.Time) Clock {
 		c.Overdue = &s.OverdueSince
 	}
 	c.isAttempted = s.IsAttempted
-	if s.IsDrained {
-		c.Drained, c.Blocked = cmp.Or(c.Drained, &now), nil
+	if s.IsDrained { // an earlier drain, see endedBefore, is this one if it has ended: its end counts as one at the time of the deletion
+		c.Drained, c.Blocked, c.isFormer = notBefore(cmp.Or(c.Drained, &now), RequestedAt(m)), nil, false
 	}
 	if c.Volumes == nil {
 		c.Volumes = s.VolumeWaitStart

@@ -390,6 +390,22 @@ func TestVolumeWaitAfterADrainInPlace(t *testing.T) {
 	})
 }
 
+func TestDrainInPlaceThatIsConfirmedAfterTheDeletion(t *testing.T) {
+	drained := draining(-400, -300)
+	m := matrixMachine(inPlaceRecords["drained"], "deletion after a drain in place", limit, 0)
+	machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(drained), IsDrained: true}, m, after(50)).Record(m)
+	t.Run("M94: does not time out in an outage", func(t *testing.T) {
+		clock := machinedrain.ClockIn(machinedrain.Situation{BlockedSince: after(100)}, m, after(present))
+		if at, part := clock.Deadline(m); at != nil {
+			t.Errorf("part %s times out at %s", part, at)
+		}
+	})
+	t.Run("M94: has the whole drain timeout if Pods must be drained again: none was drained since the deletion", func(t *testing.T) {
+		clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(drained), IsResumed: true}, m, after(present))
+		expectTime(t, clock.DrainDeadline(m), ptr.To(after(present+limit)))
+	})
+}
+
 func TestBlindDeadline(t *testing.T) {
 	started := func(second int) func(*clusterv1.Machine) {
 		return annotated(v1alpha1.DrainStartedAnnotation, after(second).Format(time.RFC3339))
