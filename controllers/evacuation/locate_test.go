@@ -78,7 +78,8 @@ func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Recon
 		objects = append(objects, pod)
 	}
 	remote := fakes.Builder(objects...).WithStatusSubresource(e).
-		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).Build()
+		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(client.Object) []string { return nil }).
+		WithIndex(e, "node", func(e client.Object) []string { return []string{e.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]} }).Build()
 	management := fakes.Builder().
 		WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}).Build()
 	cache := serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t, pods...)}

@@ -83,23 +83,50 @@ func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
 	}
 }
 
-// evacuationsOf returns the Evacuations on the Nodes that a NodeMaintenance selects by name or that its status lists.
-func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) (keys []types.NamespacedName) {
+// evacuationsOf returns the Evacuations on the Nodes that a NodeMaintenance selects or that its status lists.
+func (r *Reconciler) evacuationsOf(ctx context.Context, cluster types.NamespacedName, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	remoteClient, err := r.Clusters.Client(ctx, cluster)
 	if err != nil {
 		return nil // the initial list of the next connection enqueues all Evacuations
 	}
-	for _, node := range nodeselection.KnownNodes(m) {
+	keys, err := evacuationsIn(ctx, remoteClient, m)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to find the Evacuations to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
+	}
+	return keys
+}
+
+func evacuationsIn(ctx context.Context, remoteClient client.Client, m *v1alpha1.NodeMaintenance) (keys []types.NamespacedName, _ error) {
+	byLabel, err := selectedByLabel(ctx, remoteClient, m)
+	for _, node := range append(nodeselection.KnownNodes(m), byLabel...) {
 		list := &v1alpha1.EvacuationList{}
 		if err := remoteClient.List(ctx, list, workload.OnNode(node), client.UnsafeDisableDeepCopy); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Evacuations to reconcile", "Cluster", klog.KRef(cluster.Namespace, cluster.Name))
-			return keys
+			return keys, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
 		}
 		for j := range list.Items {
 			keys = append(keys, client.ObjectKeyFromObject(&list.Items[j]))
 		}
 	}
-	return keys
+	return keys, err
+}
+
+// selectedByLabel returns the names of the Nodes that a NodeMaintenance selects by label, and that its status does not list, maybe because
+// it was deleted before its first reconciliation. Until the Nodes are observed, it returns none: no Evacuation has been decided then.
+func selectedByLabel(ctx context.Context, remoteClient client.Client, m *v1alpha1.NodeMaintenance) (names []string, _ error) {
+	if _, byName := nodeselection.Names(m); byName || !workload.ObservesNodes(remoteClient) {
+		return nil, nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := remoteClient.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, errors.Wrap(err, "listing Nodes")
+	}
+	listed, selected := nodeselection.NodeStatuses(m), nodeselection.Of(m)
+	for i := range nodes.Items {
+		if node := &nodes.Items[i]; listed[node.Name] == nil && selected(node) {
+			names = append(names, node.Name)
+		}
+	}
+	return names, nil
 }
 
 // enqueue maps a Change to Evacuations. The name of a Pod's Evacuation follows from the Pod.

@@ -6,9 +6,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -139,6 +141,46 @@ func TestStatusWhileTheWatchLags(t *testing.T) {
 				g.Expect(apierrors.IsConflict(errors.Cause(err))).To(BeTrue(), "%v", err)
 			}
 			tc.check(g, stored)
+		})
+	}
+}
+
+func TestEvacuationsIn(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels map[string]string // of the Node
+		listed []string          // by the status
+		found  bool
+	}{
+		"E57: a NodeMaintenance that selects Nodes by label, and is deleted before its first reconciliation, wakes the Evacuations there": {
+			labels: map[string]string{"pool": "db"}, found: true,
+		},
+		"E57: one that is deleted later wakes those on the Nodes that it has selected": {listed: []string{"a"}, found: true},
+		"E57: it wakes each once":               {labels: map[string]string{"pool": "db"}, listed: []string{"a"}, found: true},
+		"E57: it wakes none on Nodes of others": {labels: map[string]string{"pool": "web"}, listed: []string{"b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, e := NewWithT(t), evacuation.New(aPod("on-a", "a"), nil, 0)
+			e.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: "a"}
+			_, remote, request := locating(t, e)
+			node := &corev1.Node{}
+			g.Expect(remote.Get(t.Context(), client.ObjectKey{Name: "a"}, node)).To(Succeed())
+			node.Labels = tc.labels
+			g.Expect(remote.Update(t.Context(), node)).To(Succeed())
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Spec.NodeSelector = v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
+				MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"db"}}},
+			}}}
+			for _, name := range tc.listed {
+				m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
+			}
+			g.Expect(evacuation.TermsChanged(m, nil)).To(BeTrue())
+			var want []types.NamespacedName
+			if tc.found {
+				want = append(want, request.Object)
+			}
+			keys, err := evacuationsIn(t.Context(), remote, m)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(keys).To(Equal(want))
 		})
 	}
 }
