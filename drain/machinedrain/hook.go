@@ -54,12 +54,14 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 
 // HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the
 // Machine has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook.
-// The result of a drain in place does not count: the manager removes the annotation that requests such a drain together with the hook.
-// policy is nil if no policy selects the Machine.
+// The result of a drain in place does not count: the manager removes the annotation that requests such a drain together with the hook. If
+// the API server has refused the condition, an exclude annotation of the release says the same, unless the drain was skipped. policy is nil
+// if no policy selects the Machine.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	_, wasRequested := m.Annotations[v1alpha1.DrainRequestedAnnotation]
-	if condition != nil && slices.Contains(results, condition.Reason) && !wasRequested {
+	isReported := condition != nil && slices.Contains(results, condition.Reason) && !wasRequested
+	if isReported || slices.ContainsFunc(excludes, func(exclude string) bool { return m.Annotations[exclude] == v1alpha1.HookOwner }) {
 		return false
 	}
 	if present, found := maintenance.Get(); found && present.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion {
@@ -142,6 +144,9 @@ func isExcluded(m *clusterv1.Machine, exclude string) bool {
 	return excluded && (by != v1alpha1.HookOwner || isReleased)
 }
 
+// excludes are the annotations by which Cluster API skips parts of the drain.
+var excludes = []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation}
+
 // RemoveExcludes removes the exclude annotations with the value of this provider from a Machine that is running or has the hook: they are
 // copies, or what clusterctl move has left behind. Cluster API would not drain the Node if the Machine were deleted, or its hook removed,
 // with them.
@@ -149,7 +154,7 @@ func RemoveExcludes(m *clusterv1.Machine) (changed bool) {
 	if !m.DeletionTimestamp.IsZero() && !HasHook(m) {
 		return false // of its release
 	}
-	for _, annotation := range []string{clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation} {
+	for _, annotation := range excludes {
 		if m.Annotations[annotation] == v1alpha1.HookOwner {
 			delete(m.Annotations, annotation)
 			changed = true

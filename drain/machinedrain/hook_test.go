@@ -69,6 +69,16 @@ func TestHookRemoved(t *testing.T) {
 		},
 		"M53: the manager removed the hook of a Machine that was not drained": {reason: v1alpha1.ReasonSkipped},
 		"M53: the manager removed the hook of a Machine at its drain timeout": {reason: v1alpha1.ReasonTimedOut},
+		"M53: the manager removed the hook of a drained Machine, whose result the API server has refused": {
+			reason: v1alpha1.ReasonMachineDraining, annotations: []string{clusterv1.ExcludeNodeDrainingAnnotation, v1alpha1.HookOwner},
+			maintenance: requested(v1alpha1.RequestedForDeletion),
+		},
+		"M53: the manager removed the hook of a Machine whose volumes did not detach in an outage, and whose result the API server has refused": {
+			reason: v1alpha1.ReasonWaitingForVolumeDetach, annotations: []string{clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, v1alpha1.HookOwner},
+		},
+		"M53: another actor removed the hook of a Machine that a user has excluded from the drain": {
+			reason: v1alpha1.ReasonMachineDraining, annotations: []string{clusterv1.ExcludeNodeDrainingAnnotation, ""}, want: true,
+		},
 		"M53: another actor removed the hook of a Machine that was drained in place before": {
 			reason: v1alpha1.ReasonMachineDrained, annotations: []string{v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"}, policy: &all, want: true,
 		},
