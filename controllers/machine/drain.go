@@ -410,9 +410,8 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 }
 
 // unreachable turns the error of a request to the workload cluster into an outcome. Without a connection, the step waits for the next one.
-// A request without an answer is retried after contactRetry instead of with the backoff of errors. An answer that is an error is returned,
-// and so is the error of a request without one, if the last reconciliation has failed in the same way, or if a health probe has been
-// answered since this one began, or since this process has written the condition that names a lost connection.
+// A request without an answer is retried after contactRetry instead of with the backoff of errors, unless it has failed, see
+// machinedrain.Unanswered. An answer that is an error is returned.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
 	if workload.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
@@ -423,11 +422,13 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	}
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
 	key, waiting := client.ObjectKeyFromObject(s.machine), waitingForCluster(state)
-	hasFailed, answeredSince := r.failures.Get(key).Err != nil, s.now
-	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == waiting.reason {
-		answeredSince = r.conditions.NextWrite(key, s.now, 0) // when it was written
+	request := machinedrain.Unanswered{
+		Began: s.now, FailedBefore: r.failures.Get(key).Err != nil, ProbeAnswered: state.LastProbeSuccessTime, ProbesFail: state.ConsecutiveFailures > 0,
 	}
-	if connected && state.ConsecutiveFailures == 0 && (hasFailed || state.LastProbeSuccessTime.After(answeredSince)) {
+	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == waiting.reason {
+		request.Reported = r.conditions.LastWrite(key)
+	}
+	if connected && request.HasFailed() {
 		return outcome{}, err
 	}
 	if !connected {

@@ -27,6 +27,13 @@ func (w *Limiter[K]) NextWrite(key K, now time.Time, interval time.Duration) tim
 	return last.Add(interval)
 }
 
+// LastWrite returns when the object was last written, zero if it has no record.
+func (w *Limiter[K]) LastWrite(key K) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[key]
+}
+
 const (
 	// writesPerSecond is the maximum total rate of writes to one API server, per second.
 	writesPerSecond = 10

@@ -15,6 +15,7 @@ func TestWrites(t *testing.T) {
 
 	writes.Record("a", start)
 	g.Expect(writes.NextWrite("a", start.Add(time.Second), time.Minute)).To(Equal(start.Add(time.Minute)))
+	g.Expect([]time.Time{writes.LastWrite("a"), writes.LastWrite("b")}).To(Equal([]time.Time{start, {}}))
 	g.Expect(writes.NextWrite("b", start, time.Minute)).To(Equal(start), "the interval applies to each object separately")
 
 	writes.Remove("a")

@@ -482,6 +482,34 @@ func TestTallyOf(t *testing.T) {
 	}
 }
 
+func TestUnanswered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		request machinedrain.Unanswered
+		failed  bool
+	}{
+		"M57: names a request that takes too long while the health probes succeed": {machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(15)}, true},
+		"M57: also if none succeeds during the next attempt": {
+			machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(9), FailedBefore: true}, true,
+		},
+		"M57: also if one has succeeded since the condition names a lost connection": {
+			machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(9), Reported: after(5)}, true,
+		},
+		"M15: waits for the connection if none has since then": {
+			machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(4), Reported: after(5)}, false,
+		},
+		"M15: waits for the connection if the last health probe was before": {machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(9)}, false},
+		"M15: waits for the connection if a health probe has failed": {
+			machinedrain.Unanswered{Began: after(10), ProbeAnswered: after(15), FailedBefore: true, ProbesFail: true}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.request.HasFailed(); got != tc.failed {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestInvalidRuleMessage(t *testing.T) {
 	for rule, want := range map[string]string{
 		rules.MachineDrainRulePrefix + "web": "Waiting for invalid MachineDrainRule ns/web to be fixed: why",

@@ -104,6 +104,28 @@ func FailureMessage(err error) string {
 	return "The drain cannot continue: " + progress.Describe(err)
 }
 
+// Unanswered is a request to the workload cluster that was not answered.
+type Unanswered struct {
+	// Began is when the reconciliation of the request began. FailedBefore means that the one before has failed, too.
+	Began        time.Time
+	FailedBefore bool
+	// Reported is when this process last wrote the condition that names a lost connection, zero if the condition does not.
+	Reported time.Time
+	// ProbeAnswered is when a health probe was last answered. ProbesFail means that later ones were not.
+	ProbeAnswered time.Time
+	ProbesFail    bool
+}
+
+// HasFailed reports whether the condition names the request, and no lost connection: no health probe fails, and the reconciliation before
+// has failed in the same way, or one was answered since this reconciliation began, or since the condition has named a lost connection.
+func (u Unanswered) HasFailed() bool {
+	since := u.Began
+	if !u.Reported.IsZero() {
+		since = u.Reported
+	}
+	return !u.ProbesFail && (u.FailedBefore || u.ProbeAnswered.After(since))
+}
+
 // InvalidRuleMessage returns the message of a Machine's condition while MachineDrainRules of its namespace are invalid or exceed a limit.
 func InvalidRuleMessage(namespace string, problem rules.Problem) string {
 	if problem.Rule == rules.RuleTooManyRules || problem.Rule == rules.RuleTooLarge {
