@@ -296,7 +296,7 @@ func TestTurnsAtTheSameTime(t *testing.T) {
 		second   bool
 	}{
 		"M37, M39: a Machine that is overdue gets no turn while one that is blocked gets the turn that comes": {},
-		"M37: it gets the turn five seconds after the record, if it has listed the Machines before that":      {first: turnSpacing, second: true},
+		"M37: it gets the turn five seconds after the record, if it has listed the Machines before that":      {first: machinedrain.TurnSpacing, second: true},
 		"M37: it gets the turn if the API server has refused to record the other one": {
 			answer: apierrors.NewInvalid(clusterv1.GroupVersion.WithKind("Machine").GroupKind(), "a", nil), second: true,
 		},
@@ -484,29 +484,9 @@ func TestTurnWhoseRecordTakesLong(t *testing.T) {
 			limitAt(t, r, reached, s, at, 0)
 			g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
 		}
-		between = func() { decideAt(machines[1], now.Add(turnSpacing)) }
+		between = func() { decideAt(machines[1], now.Add(machinedrain.TurnSpacing)) }
 		decideAt(machines[0], now)
 		g.Expect(between).To(BeNil(), "the turn is recorded")
 		g.Expect(turnsIn(t, stored)).To(Equal(1))
-	})
-}
-
-func TestTurnThatIsTakenAgain(t *testing.T) {
-	t.Run("M93: the five seconds after the record of a turn also count if a later reconciliation of the Machine records nothing", func(t *testing.T) {
-		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-		clock := clocktesting.NewFakePassiveClock(now)
-		r, a, b := &Reconciler{Clock: clock}, &scope{machine: deletedMachine()}, &scope{machine: deletedMachine()}
-		b.machine.Name = "b"
-		g.Expect(r.reserveTurn(a)).To(BeTrue())
-		r.turnRecorded(a)
-		r.endTurn(a)
-		clock.SetTime(now.Add(time.Second))
-		g.Expect(r.reserveTurn(a)).To(BeTrue())
-		r.endTurn(a)
-		g.Expect(r.reserveTurn(b)).To(BeFalse(), "the record is one second old")
-		clock.SetTime(now.Add(turnSpacing))
-		g.Expect(r.reserveTurn(b)).To(BeTrue())
-		r.endTurn(b)
-		g.Expect(r.reserveTurn(a)).To(BeTrue(), "the other one has recorded nothing")
 	})
 }

@@ -3,7 +3,6 @@ package machine
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -65,70 +64,45 @@ func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrai
 	return live
 }
 
-// postponed returns a turn out of order that the Machine does not get now. It asks again after turnSpacing.
+// postponed returns a turn out of order that the Machine does not get now. It asks again after TurnSpacing.
 func (s *scope) postponed(turn machinedrain.Turn) machinedrain.Turn {
-	turn.Overdue, turn.Settles = false, s.now.Add(turnSpacing)
+	turn.Overdue, turn.Settles = false, s.now.Add(machinedrain.TurnSpacing)
 	return turn
 }
 
-// turnSpacing is the shortest time between two turns of a Cluster that are out of order, see isOutOfOrder, measured from the API server's
-// response to the patch that recorded the first one. Reconciliations of several Machines do not know the same about what blocks them, and
-// each may decide in the same moment that its Machine is the next one. After this time, what the API server has listed contains the first
-// turn.
-const turnSpacing = recordAfter
-
-// turns are the last turns out of order that this process has granted, by the Cluster. The zero value is empty.
+// turns are the last turns out of order that this process has granted. The zero value is empty.
 type turns struct {
 	mu   sync.Mutex
-	last map[types.NamespacedName]grantedTurn
+	last machinedrain.GrantedTurns
 }
 
-type grantedTurn struct {
-	machine  string    // the name: a Machine has one reconciliation at a time
-	reserved bool      // by a reconciliation that has neither recorded it nor ended
-	recorded time.Time // when it was last recorded, zero if it was not
-}
-
-// reserveTurn reserves a turn out of order for the Machine until the end of the reconciliation. It returns false if another Machine of the
-// Cluster has reserved one, or has recorded one less than turnSpacing ago. The reconciliation may have begun long ago.
+// reserveTurn reserves a turn out of order for the Machine until the end of the reconciliation, which may have begun long ago. It returns
+// false if the Machine does not get it now.
 func (r *Reconciler) reserveTurn(s *scope) bool {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
-	now := r.Clock.Now()
-	maps.DeleteFunc(r.turns.last, func(_ types.NamespacedName, t grantedTurn) bool {
-		return !t.reserved && now.Sub(t.recorded).Abs() >= turnSpacing
-	})
-	last, found := r.turns.last[s.nameOfCluster()]
-	if found && last.machine != s.machine.Name {
-		return false
-	}
 	if r.turns.last == nil {
-		r.turns.last = map[types.NamespacedName]grantedTurn{}
+		r.turns.last = machinedrain.GrantedTurns{}
 	}
-	r.turns.last[s.nameOfCluster()] = grantedTurn{machine: s.machine.Name, reserved: true, recorded: last.recorded}
-	return true
+	return r.turns.last.Reserve(s.nameOfCluster(), s.machine.Name, r.Clock.Now())
 }
 
 // turnRecorded remembers when the API server has recorded the turn out of order that is reserved for the Machine.
-func (r *Reconciler) turnRecorded(s *scope) { r.leaveTurn(s, true) }
+func (r *Reconciler) turnRecorded(s *scope) {
+	r.turns.mu.Lock()
+	defer r.turns.mu.Unlock()
+	if r.turns.last == nil { // none was ever reserved
+		return
+	}
+	r.turns.last.Recorded(s.nameOfCluster(), s.machine.Name, r.Clock.Now())
+}
 
 // endTurn runs at the end of each reconciliation. A turn out of order that it has reserved and not recorded delays no other Machine any
 // more.
-func (r *Reconciler) endTurn(s *scope) { r.leaveTurn(s, false) }
-
-func (r *Reconciler) leaveTurn(s *scope, recorded bool) {
+func (r *Reconciler) endTurn(s *scope) {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
-	last := r.turns.last[s.nameOfCluster()]
-	if last.machine != s.machine.Name || !last.reserved {
-		return
-	}
-	if last.reserved = false; recorded {
-		last.recorded = r.Clock.Now()
-	}
-	if r.turns.last[s.nameOfCluster()] = last; last.recorded.IsZero() {
-		delete(r.turns.last, s.nameOfCluster())
-	}
+	r.turns.last.Release(s.nameOfCluster(), s.machine.Name)
 }
 
 // turnAmong returns the Turn of the Machine among those that a client lists.
@@ -206,7 +180,7 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
 	}
 	if granted && !r.reserveTurn(s) {
-		latest, granted = s.now.Add(turnSpacing), false
+		latest, granted = s.now.Add(machinedrain.TurnSpacing), false
 	}
 	if latest.After(s.now) {
 		at = &latest

@@ -3,11 +3,13 @@ package machinedrain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -246,6 +248,55 @@ func (c Contender) takesOverdueTurn(other Contender, lastBegan, now time.Time) b
 func (c Contender) isOverdue(lastBegan, now time.Time) bool {
 	latest := c.latest(lastBegan)
 	return !latest.IsZero() && !now.Before(latest)
+}
+
+// TurnSpacing is the shortest time between two turns of a Cluster that do not follow from the order of the requests alone, because a
+// Machine is overdue or something blocks its drain. It is measured from the API server's response to the patch that recorded the first one.
+// Reconciliations of several Machines do not know the same about what blocks them, and each may decide in the same moment that its Machine
+// is the next one. After this time, what the API server has listed contains the first turn.
+const TurnSpacing = 5 * time.Second
+
+// GrantedTurns are the last turns out of order, see TurnSpacing, that a process has granted, by the Cluster.
+type GrantedTurns map[types.NamespacedName]grantedTurn
+
+type grantedTurn struct {
+	machine  string    // the name: a Machine has one reconciliation at a time
+	reserved bool      // by a reconciliation that has neither recorded it nor ended
+	recorded time.Time // when it was last recorded, zero if it was not
+}
+
+// Reserve reserves a turn for a Machine until it is recorded or released. It returns false if another Machine of the Cluster has reserved
+// one, or has recorded one less than TurnSpacing ago.
+func (g GrantedTurns) Reserve(cluster types.NamespacedName, machine string, now time.Time) bool {
+	maps.DeleteFunc(g, func(_ types.NamespacedName, t grantedTurn) bool {
+		return !t.reserved && now.Sub(t.recorded).Abs() >= TurnSpacing
+	})
+	last, found := g[cluster]
+	if found && last.machine != machine {
+		return false
+	}
+	g[cluster] = grantedTurn{machine: machine, reserved: true, recorded: last.recorded}
+	return true
+}
+
+// Recorded ends the reservation of a Machine, if it has one, because the API server has recorded the turn.
+func (g GrantedTurns) Recorded(cluster types.NamespacedName, machine string, now time.Time) {
+	if last := g[cluster]; last.machine == machine && last.reserved {
+		g[cluster] = grantedTurn{machine: machine, recorded: now}
+	}
+}
+
+// Release ends the reservation of a Machine, if it has one. An earlier record stays.
+func (g GrantedTurns) Release(cluster types.NamespacedName, machine string) {
+	last := g[cluster]
+	switch {
+	case last.machine != machine || !last.reserved:
+	case last.recorded.IsZero():
+		delete(g, cluster)
+	default:
+		last.reserved = false
+		g[cluster] = last
+	}
 }
 
 // BlindTurn decides whether a Machine that waits for a turn gets it while its NodeMaintenance cannot be read, from the records of the

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
@@ -538,4 +540,35 @@ func TestParallelDrains(t *testing.T) {
 			t.Errorf("%v of %d: %d, want %d", test.value, test.workers, got, test.want)
 		}
 	}
+}
+
+func TestGrantedTurns(t *testing.T) {
+	cluster, other := types.NamespacedName{Name: "c"}, types.NamespacedName{Name: "other"}
+	t.Run("M93: a turn is reserved for one Machine of a Cluster at a time", func(t *testing.T) {
+		g, turns := NewWithT(t), machinedrain.GrantedTurns{}
+		g.Expect(turns.Reserve(cluster, "a", after(0))).To(BeTrue())
+		g.Expect(turns.Reserve(cluster, "b", after(600))).To(BeFalse(), "the reconciliation of the other one takes long")
+		g.Expect(turns.Reserve(other, "b", after(600))).To(BeTrue())
+		turns.Release(cluster, "b")
+		g.Expect(turns.Reserve(cluster, "b", after(600))).To(BeFalse(), "it has none to release")
+		turns.Release(cluster, "a")
+		g.Expect(turns.Reserve(cluster, "b", after(600))).To(BeTrue(), "the other one has recorded nothing")
+	})
+	t.Run("M93: the five seconds after the record of a turn also count if a later reconciliation of the Machine records nothing", func(t *testing.T) {
+		g, turns := NewWithT(t), machinedrain.GrantedTurns{}
+		g.Expect(turns.Reserve(cluster, "a", after(0))).To(BeTrue())
+		turns.Recorded(cluster, "a", after(0))
+		turns.Release(cluster, "a")
+		g.Expect(turns.Reserve(cluster, "a", after(1))).To(BeTrue())
+		turns.Release(cluster, "a")
+		g.Expect(turns.Reserve(cluster, "b", after(1))).To(BeFalse(), "the record is one second old")
+		g.Expect(turns.Reserve(cluster, "b", after(5))).To(BeTrue())
+		turns.Release(cluster, "b")
+		g.Expect(turns.Reserve(cluster, "a", after(5))).To(BeTrue(), "the other one has recorded nothing")
+	})
+	t.Run("M93: only a turn that was reserved is recorded", func(t *testing.T) {
+		g, turns := NewWithT(t), machinedrain.GrantedTurns{}
+		turns.Recorded(cluster, "a", after(0))
+		g.Expect(turns.Reserve(cluster, "b", after(1))).To(BeTrue())
+	})
 }
