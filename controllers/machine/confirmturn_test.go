@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,17 +21,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// The workload cluster answers, and the API server of the management cluster does not answer when the Machines are listed.
+// The API server of the management cluster does not answer when the Machines are listed.
 func TestTurnThatCannotBeConfirmed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		waited bool  // the Machine has recorded that it waits for a turn
 		answer error // nil: the list is cut off
+		lost   bool  // the workload cluster does not answer, either
 	}{
 		"M93: a Machine that has waited waits on, and its condition does not blame the workload cluster": {waited: true},
 		"M93: a Machine that has not recorded yet that it waits is not released":                         {},
 		"M93: neither is it if the API server answers with an error":                                     {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
+		"M93: a Machine that has waited waits on in an outage, and its condition names both":             {waited: true, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -42,7 +46,12 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 			}
 			remote := workloadCluster(machines...).WithObjects(drainOf(drains, start.Add(-2*time.Minute))).Build()
 			management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
-			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+			state := clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start}
+			if tc.lost {
+				state = clustercache.HealthCheckingState{LastProbeTime: start, LastProbeSuccessTime: start.Add(-time.Minute), ConsecutiveFailures: 5}
+			}
+			cache := disconnected{clustercache.NewFakeClusterCache(remote, clusterKey), state}
+			r := newReconciler(t, management, cache, clocktesting.NewFakePassiveClock(start))
 			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, is := list.(*clusterv1.MachineList); is && tc.answer != nil {
@@ -58,10 +67,13 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 				g.Expect(reconcileAt(t, r, waits, start.Add(after))).To(Succeed())
 				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
 				g.Expect(waits.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "released undrained")
-				if tc.waited {
+				if tc.waited && !tc.lost {
 					g.Expect(conditions.GetReason(waits, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForTurn))
 				}
 			}
+			message := conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)
+			g.Expect(message).To(ContainSubstring("Waiting for the API server of the management cluster to confirm the turn of the Machine: "))
+			g.Expect(strings.Contains(message, machinedrain.WaitingForConnection)).To(Equal(tc.lost))
 		})
 	}
 }

@@ -72,6 +72,7 @@ type Reconciler struct {
 	turns       turns
 	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
 	failures    workload.Failures[types.NamespacedName]
+	unasked     workload.Failures[types.NamespacedName]   // of the API server, to confirm turns: see turnProblem
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
 	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by namespace and name: see awaitReplacement
@@ -378,6 +379,7 @@ func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	removeDrainMetrics(machine)
 	r.volumeFacts.forget(machine)
 	r.failures.Record(machine, nil, time.Time{})
+	r.unasked.Record(machine, nil, time.Time{})
 	r.blocked.Delete(machine)
 	r.requested.Delete(machine)
 	r.rulesGone.Delete(machine)

@@ -77,11 +77,13 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 	}
 	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && s.needsTurn(ctx, remote)
 	if clock := s.clock(); clock.Waiting != nil {
-		at, granted := r.blindTurn(ctx, s, clock)
+		at, granted, problem := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)
 		if s.TurnGranted = granted || turn != nil && turn.Now(); !s.TurnGranted {
 			if turn != nil {
 				waiting.message += "\n" + turn.Message(s.cluster.Name)
+			} else if problem != "" {
+				waiting.message += "\n" + problem
 			}
 			return s.requeueBy(at, waiting)
 		}

@@ -51,17 +51,28 @@ func (s *scope) isOutOfOrder(turn machinedrain.Turn) bool {
 
 // confirmTurn decides about a turn out of order by what the API server has: the watch may not have delivered yet that another Machine has
 // just recorded one, for example because this process stood still. If the API server cannot be asked, the Machine continues to wait: the
-// error of the management cluster must not be taken for one of the workload cluster, whose outage a drain timeout limits.
+// error of the management cluster must not be taken for one of the workload cluster, whose outage a drain timeout limits. The condition
+// names it if it persists.
 func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrain.Turn) machinedrain.Turn {
 	live, err := r.turnAmong(ctx, s, r.APIReader)
-	if err != nil {
+	if problem := r.turnProblem(s, err); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to ask the API server whether the Machine gets a turn")
+		turn.Problem = problem
 		return s.postponed(turn)
 	}
 	if s.isOutOfOrder(live) && !r.reserveTurn(s) {
 		return s.postponed(live)
 	}
 	return live
+}
+
+// turnProblem records whether the API server could be asked for a turn out of order. It returns what the condition says about an error that
+// persists.
+func (r *Reconciler) turnProblem(s *scope, err error) string {
+	if failure := r.unasked.Record(client.ObjectKeyFromObject(s.machine), err, s.now); err != nil && failure.Persists(s.now) {
+		return machinedrain.TurnProblem(err)
+	}
+	return ""
 }
 
 // postponed returns a turn out of order that the Machine does not get now. It asks again after TurnSpacing.
@@ -167,14 +178,15 @@ func (r *Reconciler) machinesIn(ctx context.Context, reader client.Reader, clust
 }
 
 // blindTurn returns when the Machine gets a turn while its NodeMaintenance cannot be read, and whether it gets it now. at is nil if it
-// never does. The API server decides in the end, as in confirmTurn.
-func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool) {
+// never does. The API server decides in the end, as in confirmTurn, which says what problem is.
+func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain.Clock) (at *time.Time, granted bool, problem string) {
 	if earliest := clock.EarliestBlindTurn(s.machine, time.Time{}); earliest.IsZero() || s.now.Before(earliest) {
-		return nil, false
+		return nil, false, ""
 	}
 	latest, granted, err := r.blindTurnAmong(ctx, s, r.Client, clock)
 	if granted {
 		latest, granted, err = r.blindTurnAmong(ctx, s, r.APIReader, clock)
+		problem = r.turnProblem(s, err)
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to decide whether the Machine gets a turn")
@@ -185,7 +197,7 @@ func (r *Reconciler) blindTurn(ctx context.Context, s *scope, clock machinedrain
 	if latest.After(s.now) {
 		at = &latest
 	}
-	return at, granted
+	return at, granted, problem
 }
 
 func (r *Reconciler) blindTurnAmong(ctx context.Context, s *scope, reader client.Reader, clock machinedrain.Clock) (at time.Time, granted bool, _ error) {

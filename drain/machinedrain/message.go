@@ -104,6 +104,12 @@ func FailureMessage(err error) string {
 	return "The drain cannot continue: " + progress.Describe(err)
 }
 
+// TurnProblem returns the message of a Machine's condition while the API server of the management cluster cannot be asked whether the
+// Machine gets a turn.
+func TurnProblem(err error) string {
+	return "Waiting for the API server of the management cluster to confirm the turn of the Machine: " + progress.Describe(err)
+}
+
 // Unanswered is a request to the workload cluster that was not answered.
 type Unanswered struct {
 	// Began is when the reconciliation of the request began. FailedBefore means that the one before has failed, too.

@@ -88,6 +88,8 @@ type Turn struct {
 	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that
 	// has been draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
+	// Problem is why the API server cannot be asked whether the Machine gets the turn, see TurnProblem. It is empty unless that persists.
+	Problem string
 }
 
 // Now reports whether the drain may start now.
@@ -98,6 +100,9 @@ func (t Turn) isFirst() bool { return t.Draining-t.Excused+t.Before < t.Limit }
 
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
+	if t.Problem != "" {
+		return t.Problem
+	}
 	if t.Former != "" {
 		return "MachineDrainPolicy " + t.Former + ", whose maxParallelDrains limited the drain, no longer selects the Machine: waiting in case it is replaced"
 	}
