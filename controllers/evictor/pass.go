@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -456,6 +457,8 @@ func (p *pass) requeueAt(t time.Time) {
 // reportsLast.
 func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 	var group errgroup.Group
+	var mu sync.Mutex
+	var failures []error
 	group.SetLimit(parallelReports)
 	begun := p.clock.Now()
 	for _, each := range waiting {
@@ -489,18 +492,22 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			case err != nil:
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(p.state.reports.countFailed(each.Pod.UID))))
-				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
+				err = errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
+				mu.Lock()
+				defer mu.Unlock()
+				failures = append(failures, err)
+				return err
 			}
 			p.state.reports.endFailures(each.Pod.UID)
 			p.written.RecordWritten(p.cluster, changed)
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		if !apierrors.IsConflict(errors.Cause(err)) {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to report what the eviction of a Pod waits for")
-		}
+	if group.Wait() != nil {
 		p.requeueAt(p.now.Add(reportBackoff(1)))
+	}
+	if len(failures) > 0 { // conflicts are none
+		ctrl.LoggerFrom(ctx).Error(failures[0], "Failed to report what the evictions of Pods wait for", "Evacuations", len(failures))
 	}
 	p.state.observeBlocked(p.cluster, p.blocked)
 }

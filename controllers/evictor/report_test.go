@@ -7,13 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -165,6 +169,25 @@ func TestReportThatFails(t *testing.T) {
 	p.blocked = map[string]int{}
 	p.report(t.Context(), waiting)
 	g.Expect(p.blocked).To(HaveKeyWithValue(string(budgets.BudgetExhausted), 4))
+}
+
+func TestReportsThatFailBesideAConflict(t *testing.T) {
+	t.Run("E18: the log has a refused report and the number of all, although another one has conflicted first", func(t *testing.T) {
+		g, p := NewWithT(t), passOver(t, now, onePod{})
+		p.clock = clocktesting.NewFakeClock(now)
+		waiting := []budgets.Waiting{p.wait(t, "changed"), p.wait(t, "a"), p.wait(t, "b")}
+		p.beforePatches(func(_ context.Context, name string) error {
+			if name == p.subjects["changed"].evacuation.Name {
+				return apierrors.NewConflict(schema.GroupResource{Resource: "evacuations"}, name, nil)
+			}
+			g.Eventually(func() bool { return p.state.reports.of("changed").IsZero() }).Should(BeFalse(), "it conflicts first")
+			return errors.New("etcdserver: request is too large")
+		})
+		var logged []string
+		logger := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+		p.report(ctrl.LoggerInto(t.Context(), logger), waiting)
+		g.Expect(logged).To(ConsistOf(And(ContainSubstring("request is too large"), ContainSubstring(`"Evacuations"=2`))))
+	})
 }
 
 func TestReportsThatTakeLong(t *testing.T) {
