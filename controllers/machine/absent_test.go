@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -379,6 +380,30 @@ func TestInfrastructureThatCannotBeRead(t *testing.T) {
 			g.Expect(got.missing).To(Equal(tc.missing))
 		})
 	}
+}
+
+func TestReadsOfObjectsThatCannotBeRead(t *testing.T) {
+	t.Run("M138: an infrastructure object that cannot be read is read once in five seconds, and its error is known meanwhile", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, reads := NewWithT(t), 0
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			r := &Reconciler{references: expiring.NewMap[types.UID, referenced](ctx)}
+			r.APIReader = interceptor.NewClient(fake.NewClientBuilder().WithScheme(newScheme()).Build(), interceptor.Funcs{
+				Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+					reads++
+					return errors.New("the conversion webhook of the infrastructure provider does not answer")
+				},
+			})
+			ref := clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "DockerMachine", Name: "m"}
+			for range 60 { // for a minute
+				_, err := r.referenced(t.Context(), deletedMachine(), ref)
+				g.Expect(err).To(MatchError(ContainSubstring("does not answer")))
+				time.Sleep(time.Second)
+			}
+			g.Expect(reads).To(Equal(12))
+		})
+	})
 }
 
 func TestRequestWithoutAnAnswer(t *testing.T) {

@@ -163,22 +163,25 @@ type referenced struct {
 	missing, deleting, external bool
 	providerID                  string // of the infrastructure machine
 	problem                     string // of the kubeconfig
+	failure                     error  // why the object could not be read
 }
 
-// referenced reads the object that ref names, or returns what was read of it at most pollInterval ago. So each Machine or Cluster causes at
-// most two reads in an interval, of the CRD and of the object, and hundreds of concurrent drains do not load the API server of the
-// management cluster.
+// referenced reads the object that ref names, or returns what was read of it at most pollInterval ago, or the error of a read at most
+// contactRetry ago. So each Machine or Cluster causes at most two reads in an interval, of the CRD and of the object, and hundreds of
+// concurrent drains do not load the API server of the management cluster.
 func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clusterv1.ContractVersionedObjectReference) (referenced, error) {
 	namespace := types.NamespacedName{Namespace: by.GetNamespace()} // the Machines of its Clusters share the limit
 	if seen, known := r.references.Get(namespace, by.GetUID()); known {
-		return seen, nil
+		return seen, seen.failure
 	}
 	var facts referenced
 	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
 	case workload.DoesNotExist(err):
 		facts.missing = true
 	case err != nil:
-		return facts, errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
+		facts.failure = errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)
+		r.references.Set(namespace, by.GetUID(), facts, contactRetry)
+		return facts, facts.failure
 	default:
 		facts.deleting, facts.external = !object.GetDeletionTimestamp().IsZero(), util.IsExternalManagedControlPlane(object)
 		facts.providerID = machinedrain.ProviderIDOf(object)
