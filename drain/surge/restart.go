@@ -103,7 +103,10 @@ func (r *restart) begin(pods []Leaving) Decision {
 	case refusal != "":
 		r.reports = append(r.reports, refuseAll(pods, refusal, why)...)
 		return Decision{}
-	case !settled(r.Deployment) || r.held:
+	case r.held: // maybe for days
+		r.requeue(r.Now.Add(HeldInterval))
+		return Decision{}
+	case !settled(r.Deployment):
 		r.requeue(r.Now.Add(settleInterval))
 		return Decision{}
 	}
