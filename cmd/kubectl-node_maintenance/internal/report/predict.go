@@ -199,7 +199,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 			observed.Progress = machinedrain.Progress{Last: last, Observed: last}
 		}
 		var known bool
-		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known && (sibling.Status.NodeRef.IsDefined() || isServed[key]) {
+		if observed.Node, known = nodes[sibling.Status.NodeRef.Name]; !known && (isServed[key] || mayHaveNode(sibling)) {
 			observed.Node = &corev1.Node{} // assumed to be reachable
 		}
 		observed.Policy = machinedrain.PolicyFor(sibling, m.Cluster.Labels, m.Policies).Settings(sibling)
@@ -210,6 +210,11 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), now)
 	turn.Settles = time.Time{} // for others that are deleted, or whose hooks are removed, in the same second
 	return turn
+}
+
+// mayHaveNode reports whether a Machine names its Node, or has been deleted and has a provider ID, which may name one.
+func mayHaveNode(m *clusterv1.Machine) bool {
+	return m.Status.NodeRef.IsDefined() || !m.DeletionTimestamp.IsZero() && m.Spec.ProviderID != ""
 }
 
 // NodeIntentOf returns the present intent to drain a Node, where a NodeMaintenance in stage Drain selects it, or else that of a manual

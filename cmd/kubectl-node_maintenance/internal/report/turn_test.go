@@ -50,10 +50,12 @@ func TestTurn(t *testing.T) {
 		waits  bool
 		reason string
 		isNew  bool // w0 has no nodeRef
+		hasID  bool // w0 has a provider ID
 		// withdrawn means that the drain of w0 was requested in place, and that its policy no longer requires a drain before an update in place.
 		withdrawn bool
 	}{
 		"does not wait for a Machine without a Node":                    {node: reachable, isNew: true},
+		"waits for a Machine whose Node its provider ID may name":       {node: reachable, isNew: true, hasID: true, waits: true},
 		"waits for a Machine whose Node is reachable":                   {node: reachable, nodes: map[string]*corev1.Node{"w0": reachable}, waits: true},
 		"waits for a Machine whose Node was not read":                   {node: reachable, waits: true},
 		"does not wait for a Machine whose Node is unreachable":         {node: reachable, nodes: map[string]*corev1.Node{"w0": unreachable}},
@@ -74,6 +76,9 @@ func TestTurn(t *testing.T) {
 				w0 = ""
 			}
 			drain, names := planOf(test.node, test.nodes, test.reason, w0, func(w0 *clusterv1.Machine) {
+				if test.hasID {
+					w0.Spec.ProviderID = "cloud://w0"
+				}
 				if test.withdrawn {
 					w0.DeletionTimestamp, w0.Annotations[clusterv1.UpdateInProgressAnnotation] = nil, ""
 					machinedrain.RequestDrain(now)(w0)
