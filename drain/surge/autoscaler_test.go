@@ -159,6 +159,21 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("got %v, %v", w.autoscaler, w.events)
 		}
 	})
+	t.Run("E26: writes the recorded number when the autoscaler does not scale back after another actor has reverted minReplicas", func(t *testing.T) {
+		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
+		w.step()
+		w.step()
+		w.settle() // it scales up; later it has no metrics
+		w.autoscaler = w.autoscaler.DeepCopy()
+		w.autoscaler.Spec.MinReplicas = ptr.To[int32](1)
+		w.run()
+		if *w.deployment.Spec.Replicas != 2 || w.baseline() != nil || len(w.autoscaler.Annotations) > 0 || w.now.Before(begin.Add(surge.ReturnTime)) {
+			t.Errorf("%d replicas, %v, %v", *w.deployment.Spec.Replicas, w.deployment.Annotations, w.autoscaler)
+		}
+		if len(w.evacuations) > 0 || len(w.refusals) != 1 || *w.autoscaler.Spec.MinReplicas != 1 {
+			t.Errorf("%d Evacuations remain, %v are refused: %v", len(w.evacuations), w.refusals, w.autoscaler.Spec)
+		}
+	})
 	t.Run("E25, E26: restores the autoscaler of a deleted Deployment", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()
