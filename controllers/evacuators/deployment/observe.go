@@ -107,18 +107,14 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 // observeSurge reads the objects that the baseline names.
 func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	for _, ref := range b.Pods {
-		var pod *corev1.Pod
-		if s.finder.Observation != nil {
-			pod, _ = s.finder.Observation.PodByUID(ref.UID)
-		}
-		if pod != nil && (pod.Namespace != s.key.Namespace || pod.Name != ref.Name) { // a tenant may have written the baseline
-			continue
-		}
-		if pod == nil { // its Node may not be watched any more
+		pod := s.assignments[ref.UID].Pod
+		if pod == nil { // its Node may not be watched any more, and the watch may not have delivered the mark of a Pod whose drain was cancelled
 			var err error
 			if pod, err = s.livePod(ctx, ref); err != nil {
 				return err
 			}
+		} else if pod.Name != ref.Name { // a tenant may have written the baseline
+			continue
 		}
 		if pod != nil && pod.DeletionTimestamp == nil && surge.Marked(pod) {
 			s.observed.Marked = append(s.observed.Marked, ref)

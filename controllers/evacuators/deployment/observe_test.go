@@ -16,7 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -80,3 +82,32 @@ func TestUnscheduled(t *testing.T) {
 		g.Expect(after(90 * time.Second).ReadAt).To(Equal(begin.Add(90 * time.Second)))
 	})
 }
+
+func TestObserveSurge(t *testing.T) {
+	t.Run("E77: finds a marked Pod whose drain was cancelled before the watch has delivered the mark", func(t *testing.T) {
+		g := NewWithT(t)
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+		b := &surge.Baseline{Deployment: d.UID, Replicas: 1, Surged: 3, Pods: []surge.PodRef{{Name: "stays", UID: "stays"}, {Name: "moves", UID: "moves"}}}
+		surge.SetBaseline(d, b)
+		pod := func(name string) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)}}
+		}
+		stays, moves := pod("stays"), pod("moves")
+		watched := cached{pods: map[types.UID]*corev1.Pod{stays.UID: stays.DeepCopy(), moves.UID: moves.DeepCopy()}}
+		surge.Mark(stays)
+		s := &scope{
+			key: client.ObjectKeyFromObject(d), live: fake.NewClientBuilder().WithObjects(stays, moves).Build(), finder: assignment.Finder{Observation: watched},
+			assignments: map[types.UID]assignment.Assignment{moves.UID: {Pod: watched.pods[moves.UID]}}, observed: surge.Observation{Deployment: d},
+		}
+		g.Expect(s.observeSurge(t.Context(), b)).To(Succeed())
+		g.Expect(s.observed.Marked).To(Equal([]surge.PodRef{{Name: "stays", UID: "stays"}}))
+	})
+}
+
+// cached contains the Pods that the watch has delivered.
+type cached struct {
+	workload.Observation
+	pods map[types.UID]*corev1.Pod
+}
+
+func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) { pod, found := c.pods[uid]; return pod, found }
