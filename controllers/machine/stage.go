@@ -296,9 +296,9 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 }
 
 // endStage completes the maintenance, and then enables remediation of the Machine. It completes a NodeMaintenance that a rollout has
-// requested only if the annotation requests Complete.
+// requested only if the annotation requests Complete, or if the Machine belongs to no MachineDeployment any more.
 func (r *Reconciler) endStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (metav1.Condition, error) {
-	if s.maintenance != nil && (stage == v1alpha1.StageComplete || s.maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage) {
+	if s.maintenance != nil && (stage == v1alpha1.StageComplete || s.hasLostPurpose()) {
 		if err := r.withdraw(ctx, s); err != nil {
 			return metav1.Condition{}, err
 		}
@@ -308,6 +308,18 @@ func (r *Reconciler) endStage(ctx context.Context, s *scope, stage v1alpha1.Node
 		return metav1.Condition{}, err
 	}
 	return machinedrain.StageCondition(v1alpha1.StageComplete, nil), nil
+}
+
+// hasLostPurpose reports whether nothing requests the NodeMaintenance of a running Machine without a stage.
+func (s *scope) hasLostPurpose() bool {
+	switch s.maintenance.Annotations[v1alpha1.RequestedForAnnotation] {
+	case v1alpha1.RequestedForStage:
+		return true
+	case v1alpha1.RequestedForRollout: // the rollout controller knows only the Machines of MachineDeployments
+		return s.machine.Labels[clusterv1.MachineDeploymentNameLabel] == ""
+	default:
+		return false
+	}
 }
 
 // withdraw removes what the drain of a Machine has set on it before its Node is restored: the next in-place update must find neither the

@@ -137,6 +137,33 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 	}
 }
 
+func TestMachineOutsideRollout(t *testing.T) {
+	for name, tc := range map[string]struct {
+		labels map[string]string
+		ended  bool
+	}{
+		"M25: withdraws what a rollout requests for a Machine that has left its MachineDeployment": {nil, true},
+		"M25: keeps what a rollout requests for a Machine of its MachineDeployment":                {map[string]string{clusterv1.MachineDeploymentNameLabel: "md"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := deletedMachine()
+			machine.DeletionTimestamp, machine.Labels = nil, tc.labels
+			node, policy := nodeOf(machine), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			node.Name = machine.Status.NodeRef.Name
+			cordoned := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Stage: v1alpha1.StageCordon, For: v1alpha1.RequestedForRollout,
+			})
+			remote := workloadCluster().WithObjects(node, cordoned).Build()
+			r := newReconciler(t, managementCluster(machine).WithObjects(policy).Build(), connectedTo(remote, time.Now()), clock.RealClock{})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(cordoned), cordoned)).To(Succeed())
+			g.Expect(cordoned.Spec.Stage == v1alpha1.StageComplete && !cordoned.DeletionTimestamp.IsZero()).To(Equal(tc.ended))
+		})
+	}
+}
+
 func TestMaintenanceWaitsForNode(t *testing.T) {
 	for _, stage := range []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain} {
 		t.Run("M30: looks for a Node that was deleted and is created again in stage "+string(stage), func(t *testing.T) {
