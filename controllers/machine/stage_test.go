@@ -164,6 +164,36 @@ func TestMachineOutsideRollout(t *testing.T) {
 	}
 }
 
+func TestCordonAfterAnnouncement(t *testing.T) {
+	for name, tc := range map[string]struct {
+		announced v1alpha1.DrainPlanDefaults
+		ended     bool
+	}{
+		"M125: recreates an announcement with another drain plan before it cordons the Node": {v1alpha1.DrainPlanDefaultsNone, true},
+		"M125: continues an announcement with the drain plan of the policy":                  {v1alpha1.DrainPlanDefaultsPriorityTiers, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := deletedMachine()
+			machine.DeletionTimestamp, machine.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageCordon)
+			node, policy := nodeOf(machine), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			node.Name = machine.Status.NodeRef.Name
+			policy.Spec.DrainPlanDefaults = tc.announced
+			announced := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Policy: policy, Stage: v1alpha1.StageIdle, For: v1alpha1.RequestedForStage,
+			})
+			policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
+			remote := workloadCluster().WithObjects(node, announced).Build()
+			r := newReconciler(t, managementCluster(machine).WithObjects(policy).Build(), connectedTo(remote, time.Now()), clock.RealClock{})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(announced), announced)).To(Succeed())
+			g.Expect(announced.Spec.Stage).To(Equal(map[bool]v1alpha1.NodeMaintenanceStage{true: v1alpha1.StageComplete, false: v1alpha1.StageCordon}[tc.ended]))
+			g.Expect(!announced.DeletionTimestamp.IsZero()).To(Equal(tc.ended))
+		})
+	}
+}
+
 func TestMaintenanceWaitsForNode(t *testing.T) {
 	for _, stage := range []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain} {
 		t.Run("M30: looks for a Node that was deleted and is created again in stage "+string(stage), func(t *testing.T) {

@@ -145,6 +145,9 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 	if present != nil && !present.DeletionTimestamp.IsZero() {
 		return present, nil, nil
 	}
+	if machinedrain.MustRecreate(present, desired) {
+		return present, nil, CompleteAndDelete(ctx, remote, present, q.ManagementCluster) // its deletion triggers a reconciliation
+	}
 	if present == nil {
 		ctrl.LoggerFrom(ctx).Info("Creating NodeMaintenance", "NodeMaintenance", klog.KObj(desired), "Node", klog.KObj(node), "stage", r.Stage, "requestedFor", r.For,
 			"namesTaken", found.Taken)
