@@ -14,6 +14,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -170,7 +171,7 @@ func CompleteAndDelete(ctx context.Context, remote client.Client, m *v1alpha1.No
 	if apierrors.IsConflict(err) { // another NodeMaintenance has the name
 		return nil
 	}
-	return errors.Wrapf(client.IgnoreNotFound(err), "deleting NodeMaintenance %s", m.Name)
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "deleting NodeMaintenance %s", m.Name)
 }
 
 // Complete sets the NodeMaintenance of a Machine to stage Complete.
@@ -182,5 +183,5 @@ func Complete(ctx context.Context, remote client.Client, m *v1alpha1.NodeMainten
 	completed := m.DeepCopy()
 	machinedrain.Complete(completed, managementCluster)
 	err := remote.Patch(ctx, completed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "completing NodeMaintenance %s", m.Name)
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "completing NodeMaintenance %s", m.Name)
 }

@@ -132,6 +132,14 @@ func NotServed(err error) bool {
 // is not known whether the object exists.
 func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
 
+// IgnoreDoesNotExist returns nil if DoesNotExist, and err otherwise: a write that no API server has received must be repeated.
+func IgnoreDoesNotExist(err error) error {
+	if DoesNotExist(err) {
+		return nil
+	}
+	return err
+}
+
 // KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since
 // the CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
 func KindNotServed(err error) bool {

@@ -163,5 +163,5 @@ func (f Finder) Report(ctx context.Context, assigned Assignment, apply func(*v1a
 	changed := assigned.Evacuation.DeepCopy()
 	apply(changed, f.Now)
 	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(assigned.Evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "patching the status of Evacuation %s", klog.KObj(assigned.Evacuation))
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of Evacuation %s", klog.KObj(assigned.Evacuation))
 }

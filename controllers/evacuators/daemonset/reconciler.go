@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
-		return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
 	}
 	maintenances, err := workload.MaintenancesOf(ctx, s.client, request.Object.Name)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 		return wanted, nil
 	}
 	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
-		return false, errors.Wrapf(client.IgnoreNotFound(err), "setting the taint of Node %s", s.node.Name)
+		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the taint of Node %s", s.node.Name)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed the taint that keeps Pods of DaemonSets away from Node", "tainted", wanted)
 	return false, nil
@@ -142,7 +142,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
 	e, err := patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
 	if err != nil {
-		return client.IgnoreNotFound(err) // without an Evacuation, the Pod stays
+		return workload.IgnoreDoesNotExist(err) // without an Evacuation, the Pod stays
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
 	refusal := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)
@@ -161,7 +161,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuatio
 	if refusal != nil { // not wrapped: a webhook may refuse with a conflict, which is not one with a stale cache
 		return errors.Errorf("deleting Pod %s: %v", klog.KObj(pod), refusal)
 	}
-	return client.IgnoreNotFound(err)
+	return workload.IgnoreDoesNotExist(err)
 }
 
 // patchStatus patches the status of an Evacuation if a change is needed, and returns the Evacuation after it.

@@ -9,13 +9,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -248,7 +248,7 @@ func (s *scope) livePod(ctx context.Context, ref surge.PodRef) (*corev1.Pod, err
 // get reads an object. It returns nil if the object does not exist.
 func get[T client.Object](ctx context.Context, reader client.Reader, key types.NamespacedName, object T) (T, error) {
 	var none T
-	if err := reader.Get(ctx, key, object); apierrors.IsNotFound(err) {
+	if err := reader.Get(ctx, key, object); workload.DoesNotExist(err) {
 		return none, nil
 	} else if err != nil {
 		return none, errors.Wrapf(err, "getting %T %s", object, key)

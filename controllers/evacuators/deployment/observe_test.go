@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -9,7 +10,9 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -104,10 +107,36 @@ func TestObserveSurge(t *testing.T) {
 	})
 }
 
+func TestAnswerOfProxy(t *testing.T) {
+	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", "404 page not found", 0, true)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+	live := interceptor.NewClient(fake.NewClientBuilder().WithObjects(d).Build(), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return proxy
+		},
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return proxy
+		},
+	})
+	t.Run("E25: that a proxy answers 404 does not mean that the Deployment does not exist", func(t *testing.T) {
+		s := &scope{key: client.ObjectKeyFromObject(d), live: live}
+		NewWithT(t).Expect(s.observe(t.Context())).To(MatchError(proxy))
+	})
+	t.Run("E25: a write that a proxy answers with 404 fails, so that it is repeated", func(t *testing.T) {
+		g, changed, s := NewWithT(t), d.DeepCopy(), &scope{key: client.ObjectKeyFromObject(d), live: live, observed: surge.Observation{Deployment: d}}
+		changed.Spec.Replicas = ptr.To[int32](1)
+		g.Expect((&Reconciler{}).apply(t.Context(), s, surge.Decision{Deployment: changed})).To(MatchError(proxy))
+		g.Expect(s.changePod(t.Context(), &corev1.Pod{}, surge.Mark)).To(MatchError(proxy))
+	})
+}
+
 // cached contains the Pods that the watch has delivered.
 type cached struct {
 	workload.Observation
 	pods map[types.UID]*corev1.Pod
 }
 
-func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) { pod, found := c.pods[uid]; return pod, found }
+func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) {
+	pod, found := c.pods[uid]
+	return pod, found
+}

@@ -95,12 +95,12 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 	}
 	if d.Deployment != nil {
 		if err := s.live.Patch(ctx, d.Deployment, optimisticLockOn(s.observed.Deployment)); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "patching Deployment %s", s.key)
+			return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching Deployment %s", s.key)
 		}
 	}
 	if d.Autoscaler != nil {
 		if err := s.live.Patch(ctx, d.Autoscaler, optimisticLockOn(s.autoscaler(d.Autoscaler.UID))); err != nil {
-			return errors.Wrapf(client.IgnoreNotFound(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
+			return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
 		}
 	}
 	if d.Event != nil {
@@ -153,5 +153,5 @@ func (s *scope) changePod(ctx context.Context, pod *corev1.Pod, change func(*cor
 	changed := pod.DeepCopy()
 	change(changed)
 	err := s.live.Patch(ctx, changed, optimisticLockOn(pod))
-	return errors.Wrapf(client.IgnoreNotFound(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -186,7 +185,7 @@ func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, f
 // recreated Pods run on Nodes whose Pods are not watched.
 func read(ctx context.Context, live client.Client, key types.NamespacedName) (*appsv1.StatefulSet, []corev1.Pod, error) {
 	set := &appsv1.StatefulSet{}
-	if err := live.Get(ctx, key, set); apierrors.IsNotFound(err) {
+	if err := live.Get(ctx, key, set); workload.DoesNotExist(err) {
 		return nil, nil, nil
 	} else if err != nil {
 		return nil, nil, errors.Wrapf(err, "getting StatefulSet %s", key)

@@ -3,12 +3,15 @@ package statefulset
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -39,5 +42,15 @@ func TestRead(t *testing.T) {
 		_, pods, err := read(t.Context(), live, client.ObjectKeyFromObject(set))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(pods).To(HaveExactElements(HaveField("Name", "db-1"), HaveField("Name", "db-2")))
+	})
+	t.Run("E25, E28: that a proxy answers 404 does not mean that the StatefulSet does not exist, so that its Pods need no order", func(t *testing.T) {
+		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "apps", Resource: "statefulsets"}, "db", "404 page not found", 0, true)
+		live := interceptor.NewClient(fakes.Client(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return proxy
+			},
+		})
+		_, _, err := read(t.Context(), live, client.ObjectKey{Namespace: "tenant", Name: "db"})
+		NewWithT(t).Expect(err).To(MatchError(proxy))
 	})
 }

@@ -61,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, request.Object, node); err != nil {
-		return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
 	}
 	maintenances, err := workload.MaintenancesOf(ctx, c, request.Object.Name)
 	if err != nil {
@@ -80,5 +80,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		}
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
-	return workload.Result(errors.Wrapf(client.IgnoreNotFound(err), "writing the drain targets of static Pods on Node %s", node.Name))
+	return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "writing the drain targets of static Pods on Node %s", node.Name))
 }
