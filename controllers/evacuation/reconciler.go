@@ -197,7 +197,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	} else if exists {
 		return reconcile.Result{RequeueAfter: evacuation.AwaitCollectionFor}, nil
 	}
-	if err := r.store(ctx, s, action, now); client.IgnoreNotFound(err) != nil {
+	if err := r.store(ctx, s, action, now); workload.IgnoreDoesNotExist(err) != nil {
 		return workload.Result(err)
 	}
 	if s.noNode {
@@ -333,7 +333,7 @@ func (r *Reconciler) recordNode(ctx context.Context, s *scope, pod *corev1.Pod) 
 	evacuation.Adopt(changed, pod)
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.EvacuationNodeAnnotation, pod.Spec.NodeName)
 	err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(client.IgnoreNotFound(err), "recording the Node of Pod %s on its Evacuation", klog.KObj(pod))
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the Node of Pod %s on its Evacuation", klog.KObj(pod))
 }
 
 // observe watches the Pods of the Node and fills the scope with what is known about the Pod.

@@ -122,7 +122,7 @@ func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1
 		r.conditions.Record(client.ObjectKeyFromObject(machine), s.now)
 	}
 	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	err = errors.Wrapf(client.IgnoreNotFound(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
+	err = errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 	return applied.GetResourceVersion(), err
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -38,7 +39,7 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 		return errors.Wrapf(errRestored, "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "%s of Machine %s", doing, klog.KObj(s.machine))
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil
@@ -127,7 +128,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
 	before.ResourceVersion = resourceVersion
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "removing the hook of Machine %s", klog.KObj(s.machine))
+		return reconcile.Result{}, errors.Wrapf(workload.IgnoreDoesNotExist(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the hook of the Machine", "reason", result.reason, "message", result.message)
 	eventType := corev1.EventTypeNormal

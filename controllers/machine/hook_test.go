@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"maps"
+	"net/http"
 	"strconv"
 	"testing"
 	"time"
@@ -10,8 +11,10 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -390,6 +393,29 @@ func TestLeaderThatStoodStill(t *testing.T) {
 		f.g.Expect(stored.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation))
 		f.g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
 	})
+}
+
+func TestWritesThatAProxyAnswers(t *testing.T) {
+	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", schema.GroupResource{Resource: "machines"}, "m", "404 page not found", 0, true)
+	management := interceptor.NewClient(managementCluster(deletedMachine()).Build(), interceptor.Funcs{
+		Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return proxy
+		},
+	})
+	r := &Reconciler{Client: management, Clock: clock.RealClock{}}
+	for name, write := range map[string]func(*scope) error{
+		"set the hook":      func(s *scope) error { return r.patchMachine(t.Context(), s, "setting the hook", r.Filter.SetHook) },
+		"withdraw a drain":  func(s *scope) error { return r.withdraw(t.Context(), s) },
+		"release a Machine": func(s *scope) error { _, err := r.release(t.Context(), s, s.result()); return err },
+	} {
+		t.Run("M109: a write that a proxy answers with 404 fails, so that it is repeated: to "+name, func(t *testing.T) {
+			s := &scope{machine: deletedMachine(), maintenance: &v1alpha1.NodeMaintenance{}}
+			if name == "set the hook" {
+				s.machine.Annotations = nil
+			}
+			NewWithT(t).Expect(write(s)).To(MatchError(proxy))
+		})
+	}
 }
 
 // standsStill calls a function before it patches a Machine.

@@ -332,7 +332,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 	changed := s.machine.DeepCopy()
 	machinedrain.EndDrain(changed)
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil

@@ -44,7 +44,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 		r.turnRecorded(s)
 	}
 	if err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil

@@ -122,7 +122,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Nod
 func getSame(ctx context.Context, reader client.Reader, known *corev1.Node) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(known), node); err != nil || node.UID != known.UID {
-		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", known.Name)
+		return nil, errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", known.Name)
 	}
 	return node, nil
 }
@@ -142,7 +142,7 @@ func (r *Reconciler) patchCordon(ctx context.Context, s *scope, node *corev1.Nod
 		}
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return node, errors.Wrapf(client.IgnoreNotFound(err), "cordoning Node %s", node.Name)
+		return node, errors.Wrapf(workload.IgnoreDoesNotExist(err), "cordoning Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", uncordoned)

@@ -351,7 +351,7 @@ func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Ev
 	}
 	current := &v1alpha1.Evacuation{}
 	if err := live.Get(ctx, client.ObjectKeyFromObject(e), current); err != nil || current.UID != e.UID {
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting Evacuation %s", klog.KObj(e))
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Evacuation %s", klog.KObj(e))
 	}
 	return setInstigator(ctx, s.client, current, change)
 }
@@ -364,7 +364,7 @@ func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation,
 		return nil
 	}
 	err := workload.PatchFinalizers(ctx, c, e, changed)
-	return errors.Wrapf(client.IgnoreNotFound(err), "setting the instigator of Evacuation %s", klog.KObj(e))
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the instigator of Evacuation %s", klog.KObj(e))
 }
 
 // evacuationsOn lists the Evacuations of a Node's Pods.
@@ -440,7 +440,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	}
 	e := &v1alpha1.Evacuation{}
 	switch err := live.Get(ctx, client.ObjectKeyFromObject(sent), e); {
-	case client.IgnoreNotFound(err) != nil:
+	case workload.IgnoreDoesNotExist(err) != nil:
 		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
 		if err := r.withdrawUnwanted(ctx, s, e, wanted); err != nil {

@@ -168,7 +168,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 		return nil
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name)
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)

@@ -320,7 +320,7 @@ func (r *Reconciler) patchMetadata(ctx context.Context, s *scope, doing string) 
 	original.Status = s.maintenance.Status
 	changed := s.maintenance.DeepCopy()
 	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(client.IgnoreNotFound(err), "%s NodeMaintenance %s", doing, s.maintenance.Name)
+		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "%s NodeMaintenance %s", doing, s.maintenance.Name)
 	}
 	status := s.maintenance.Status
 	s.before = changed.DeepCopy()

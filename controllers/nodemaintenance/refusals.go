@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -68,7 +69,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	changed := s.before.DeepCopy() // without progress that report has not stored
 	changed.Status.Conditions = s.maintenance.Status.Conditions
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
+		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
 	}
 	r.statuses.Record(s.request, s.now)
 	if message != "" {

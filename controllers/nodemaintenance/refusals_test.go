@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ func TestRefusedEnd(t *testing.T) {
 		owner       *ownerMachine
 		refuses     func(object client.Object, subresource string) bool
 		conflicts   bool // the API server answers with a conflict instead
+		proxied     bool // a proxy before the API server answers with 404 instead
 		says        string
 	}{
 		"R71: names a Node that the API server refuses to restore, and restores the others": {
@@ -64,6 +66,12 @@ func TestRefusedEnd(t *testing.T) {
 		},
 		"R71: also if another actor changes its finalizers without pause": {
 			conflicts: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R71: a Node does not count as deleted because a proxy answers with 404": {
+			deleted: true, proxied: true, refuses: forbids("b", ""), says: "Cannot restore Node b: ",
+		},
+		"R71: nor does an Evacuation": {
+			deleted: true, proxied: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
 		},
 		"R71: names a Node whose conditions cannot be changed": {refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: "},
 		"R71: also when it is deleted": {
@@ -107,8 +115,11 @@ func TestRefusedEnd(t *testing.T) {
 				}
 				if refusing && tc.refuses(object, subresource) {
 					answers++ // as a webhook whose connection is reset, each time from another port
-					if tc.conflicts {
+					switch {
+					case tc.conflicts:
 						return apierrors.NewConflict(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
+					case tc.proxied:
+						return apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", corev1.Resource("any"), object.GetName(), "404 page not found", 0, true)
 					}
 					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 				}

@@ -60,7 +60,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	changed := before.DeepCopy()
 	changed.Status = m.Status
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of NodeMaintenance %s", m.Name)
+		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
 	r.statuses.Record(s.request, s.now)
 	r.recordEvents(ctx, s)

@@ -247,7 +247,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		cordon.Restore(changed)
 		cordon.Include(changed)
 		err := workload.PatchNode(ctx, c, node, changed)
-		first = cmp.Or(first, errors.Wrapf(client.IgnoreNotFound(err), "restoring Node %s", node.Name))
+		first = cmp.Or(first, errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name))
 	}
 	if !left.Empty() && first == nil {
 		ctrl.LoggerFrom(ctx).Info("Cleaned up what deleted NodeMaintenances have left behind",
