@@ -24,6 +24,8 @@ const (
 	maxAbsent = 10000
 	// askAgain is the interval at which a DaemonSet is asked for that exists or could not be read.
 	askAgain = time.Second
+	// askTimeout limits a request. Without it, requests that get no answer would keep other DaemonSets from being asked for.
+	askTimeout = 10 * time.Second
 )
 
 // absences are the DaemonSets that Pods name as their controllers and that do not exist, as the API server has said. The watch of
@@ -62,7 +64,9 @@ func (a *absences) has(daemonSet types.NamespacedName, uid types.UID) bool {
 }
 
 func (a *absences) ask(daemonSet types.NamespacedName, uid types.UID) {
-	found, err := a.read(a.ctx, daemonSet)
+	ctx, cancel := context.WithTimeout(a.ctx, askTimeout)
+	defer cancel()
+	found, err := a.read(ctx, daemonSet)
 	if err == nil && found != uid { // an object of this UID never exists again
 		a.record(uid)
 		a.changed()

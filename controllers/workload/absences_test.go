@@ -3,9 +3,11 @@ package workload
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -14,6 +16,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -71,4 +74,30 @@ func TestDaemonSetThatCannotExist(t *testing.T) {
 			}).WithTimeout(5 * time.Second).Should(Succeed())
 		})
 	}
+}
+
+func TestDaemonSetThatIsAskedForWithoutAnAnswer(t *testing.T) {
+	t.Run("E66: requests for DaemonSets that get no answer end, so that others are asked for", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			a := newAbsences(t.Context(), func(ctx context.Context, daemonSet types.NamespacedName) (types.UID, error) {
+				if daemonSet.Name == "gone" {
+					return "", nil
+				}
+				<-ctx.Done()
+				return "", ctx.Err()
+			}, func() {})
+			has := func(name string) bool { return a.has(types.NamespacedName{Namespace: "tenant", Name: name}, types.UID(name)) }
+			for i := range maxAsked {
+				g.Expect(has(fmt.Sprint("hangs-", i))).To(BeFalse())
+			}
+			for range 60 {
+				time.Sleep(time.Second)
+				if has("gone") {
+					return
+				}
+			}
+			t.Error("the Pods of a DaemonSet that no longer exists are not decided about: the drain waits for as long as the requests hang")
+		})
+	})
 }

@@ -68,7 +68,7 @@ func newDrainWatch(cluster types.NamespacedName, config *rest.Config, notify fun
 	earlier *observedBudgets,
 ) (*drainWatch, error) {
 	config = rest.CopyConfig(config)
-	config.Timeout = 0 // the ClusterCache's timeout would end each watch after 10 s
+	config.Timeout = informerTimeout // the ClusterCache's timeout would end each watch after 10 s
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, errors.Wrapf(err, "creating a client for drain watches in Cluster %s", cluster)

@@ -260,3 +260,42 @@ func TestPodRecreatedWhileTheWatchWasInterrupted(t *testing.T) {
 		g.Expect(deleted).To(ConsistOf(types.UID("former")), "no other event reconciles its Evacuation")
 	})
 }
+
+// roundTrip answers requests without a server.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+func TestRequestsOfADrainWatchEnd(t *testing.T) {
+	t.Run("M57: a list or watch that gets no answer, while health probes do, ends and is repeated", func(t *testing.T) {
+		g := NewWithT(t)
+		var mu sync.Mutex
+		unlimited, limited := sets.New[string](), sets.New[string]()
+		config := &rest.Config{Host: "https://c.example.com", Timeout: 10 * time.Second}
+		config.Wrap(func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if _, ends := r.Context().Deadline(); ends {
+					limited.Insert(r.URL.Path)
+				} else {
+					unlimited.Insert(r.URL.Path)
+				}
+				return nil, errors.New("not served")
+			})
+		})
+		w, err := newDrainWatch(types.NamespacedName{Namespace: "fleet", Name: "c"}, config, func(Change) {}, clock.RealClock{}, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(w.stop)
+		g.Expect(w.observe("owner", []string{"one"})).To(Succeed())
+		g.Expect(w.ensureAttachments("owner", "one")).To(Succeed())
+		g.Eventually(func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return unlimited.Union(limited).Len()
+		}).WithTimeout(time.Minute).Should(Equal(5))
+		mu.Lock()
+		defer mu.Unlock()
+		g.Expect(unlimited).To(BeEmpty(), "the drain waits for ever for the Pods, budgets or volumes")
+	})
+}
