@@ -102,7 +102,7 @@ func (q *Requester) List(ctx context.Context, remote client.Client, cluster type
 			if name == "" {
 				continue
 			}
-			if err := remote.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+			if err := remote.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); workload.IgnoreDoesNotExist(err) != nil {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
 			}
 			if id := (machinedrain.Identity{Cluster: cluster, Machine: &of[i], Node: node}); present[key] == nil && id.Is(m) {

@@ -43,3 +43,30 @@ func TestNodeIsCordonedOnceWhileTheWatchLags(t *testing.T) {
 	}
 	g.Expect(writes).To(Equal(1))
 }
+
+func TestNodeOfWhichAProxySaysThatItDoesNotExist(t *testing.T) {
+	for name, reads := range map[string]bool{
+		"M109: is not cordoned by a write that a proxy has answered with 404": false,
+		"M109: nor if a proxy has answered the read before it":                true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, node := NewWithT(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "uid"}}
+			proxied := interceptor.NewClient(fake.NewClientBuilder().WithObjects(node).Build(), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if reads {
+						return notFoundByProxy(key.Name)
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+				Patch: func(_ context.Context, _ client.WithWatch, object client.Object, _ client.Patch, _ ...client.PatchOption) error {
+					return notFoundByProxy(object.GetName())
+				},
+			})
+			r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode)}
+			s := &scope{client: proxied, maintenance: &v1alpha1.NodeMaintenance{}, nodes: []*corev1.Node{node}, now: time.Now()}
+			_, err := r.cordon(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(s.cordonErrors).To(HaveKey("one"), "Pods are evicted from a schedulable Node, which counts as cordoned")
+		})
+	}
+}

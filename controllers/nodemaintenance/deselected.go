@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -62,7 +63,7 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 			continue
 		}
 		node := &corev1.Node{}
-		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); client.IgnoreNotFound(err) != nil {
+		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); workload.IgnoreDoesNotExist(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
 		} else if err == nil && nodeselection.CouldSelect(s.maintenance, node) {
 			deselected = append(deselected, node)

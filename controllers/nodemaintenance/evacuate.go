@@ -401,7 +401,7 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 	names, _ := nodeselection.Names(s.maintenance)
 	for _, name := range names {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
-		if apierrors.IsNotFound(err) {
+		if workload.DoesNotExist(err) {
 			err = r.withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
 		}
 		if err != nil {

@@ -80,6 +80,10 @@ func TestRefusedEnd(t *testing.T) {
 		"R71: also while it only cordons": {
 			stage: v1alpha1.StageCordon, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
 		},
+		"R71: names a Node of which a proxy says that there is nothing": {proxied: true, refuses: forbids("b", ""), says: "Cannot restore Node b: "},
+		"R71: also when it is deleted, and about the conditions": {
+			deleted: true, proxied: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
+		},
 		"R71: names what is refused first, and how much more": {
 			refuses: func(object client.Object, _ string) bool { return object.GetName() == "b" }, says: "Cannot change the conditions of Node b: ",
 		},
@@ -210,6 +214,11 @@ func TestRefusedEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// notFoundByProxy is the error of a client about the 404 of a proxy.
+func notFoundByProxy(name string) error {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)
 }
 
 func TestRefusalThatIsOver(t *testing.T) {

@@ -87,7 +87,9 @@ func TestDaemonSetThatIsAskedForWithoutAnAnswer(t *testing.T) {
 				<-ctx.Done()
 				return "", ctx.Err()
 			}, func() {})
-			has := func(name string) bool { return a.has(types.NamespacedName{Namespace: "tenant", Name: name}, types.UID(name)) }
+			has := func(name string) bool {
+				return a.has(types.NamespacedName{Namespace: "tenant", Name: name}, types.UID(name))
+			}
 			for i := range maxAsked {
 				g.Expect(has(fmt.Sprint("hangs-", i))).To(BeFalse())
 			}
