@@ -71,7 +71,7 @@ const (
 	VolumesDetachedAnnotation = "maintenance.cluster.x-k8s.io/volumes-detached"
 
 	// WaitingNodeAnnotation on a NodeMaintenance in stage Cordon whose Machine waits for a turn: with the value Schedulable, the Node is not
-	// cordoned. The manager sets and removes it.
+	// cordoned. Only managers may write it.
 	WaitingNodeAnnotation = "maintenance.cluster.x-k8s.io/waiting-node"
 
 	// MachineStageAnnotation on a Machine that is not being deleted requests a NodeMaintenance of its Node. The value is the stage: Idle,

@@ -1,20 +1,27 @@
 package workload_test
 
 import (
+	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	celgo "github.com/google/cel-go/cel"
 	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/utils/ptr"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
 )
 
@@ -53,6 +60,45 @@ func TestPoliciesCompileOnTheOldestAPIServer(t *testing.T) { // R9
 			}
 		})
 	}
+}
+
+// The annotations of a NodeMaintenance by which a manager decides what it does with a Node.
+func TestAnnotationsOfManagers(t *testing.T) {
+	for name, annotation := range map[string]string{
+		"M36: the Machine of a NodeMaintenance": v1alpha1.OwnerMachineAnnotation,
+		"M37: its purpose":                      v1alpha1.RequestedForAnnotation,
+		"M97: the start of its drain":           v1alpha1.DrainStartedAnnotation,
+		"M135: the end of the wait for volumes": v1alpha1.VolumesDetachedAnnotation,
+		"M132: that a Node is not cordoned, because its Machine waits for another drain": v1alpha1.WaitingNodeAnnotation,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			before := &v1alpha1.NodeMaintenance{}
+			after := before.DeepCopy()
+			after.Annotations = map[string]string{annotation: "Schedulable"}
+			g.Expect(mustBeManager(t, before, after)).To(BeTrue())
+			g.Expect(mustBeManager(t, after, after)).To(BeFalse(), "an update of something else")
+		})
+	}
+}
+
+// mustBeManager reports whether the policy for annotations of managers applies to an update.
+func mustBeManager(t *testing.T, before, after *v1alpha1.NodeMaintenance) bool {
+	t.Helper()
+	g := NewWithT(t)
+	all := policies(t)
+	i := slices.IndexFunc(all, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+		return strings.HasPrefix(p.Name, "owners.")
+	})
+	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30)))
+	condition := compiler.CompileCondition([]cel.ExpressionAccessor{expression{text: all[i].Spec.MatchConditions[0].Expression}}, cel.OptionalVariableDeclarations{},
+		environment.NewExpressions)
+	attributes := admission.NewAttributesRecord(after, before, schema.GroupVersionKind{}, "", "m", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
+	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedObject: after, VersionedOldObject: before}
+	results, _, err := condition.ForInput(t.Context(), versioned, &admissionv1.AdmissionRequest{Operation: admissionv1.Update}, cel.OptionalVariableBindings{}, nil, math.MaxInt64)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(results[0].Error).NotTo(HaveOccurred())
+	return results[0].EvalResult.Value() == true
 }
 
 func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy {
