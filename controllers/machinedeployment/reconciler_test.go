@@ -3,6 +3,7 @@ package machinedeployment
 import (
 	"context"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,4 +107,62 @@ func TestApplyAll(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMachineThatHasLeftItsMachineDeployment(t *testing.T) {
+	for name, tc := range map[string]struct {
+		leave func(*clusterv1.Machine)
+		stays bool
+	}{
+		"M25: restores the Node of a Machine that a user has taken out of its MachineDeployment": {
+			leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachineDeploymentNameLabel) },
+		},
+		"M25: also if its label names a MachineDeployment that does not exist": {
+			leave: func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineDeploymentNameLabel] = "former" },
+		},
+		"M105: also if the watch filter does not select the Machine any more": {leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.WatchLabel) }},
+		"M24: leaves a Machine of another MachineDeployment to the reconciliation of that one": {
+			leave: func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineDeploymentNameLabel] = "other" }, stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := map[string]string{clusterv1.WatchLabel: "ours", clusterv1.ClusterNameLabel: "c", clusterv1.MachineDeploymentNameLabel: "md"}
+			meta := func(name string) metav1.ObjectMeta {
+				return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: maps.Clone(labels)}
+			}
+			cluster := &clusterv1.Cluster{ObjectMeta: meta("c")}
+			deployment := &clusterv1.MachineDeployment{ObjectMeta: meta("md"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
+			other := &clusterv1.MachineDeployment{ObjectMeta: meta("other"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
+			machine := &clusterv1.Machine{ObjectMeta: meta("m"), Spec: clusterv1.MachineSpec{ClusterName: "c"}}
+			machine.Status.NodeRef.Name = "node"
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			cordon := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node, Stage: v1alpha1.StageCordon,
+				For: v1alpha1.RequestedForRollout,
+			})
+			tc.leave(machine)
+			management, remote := fakes.Client(cluster, deployment, other, machine), fakes.Builder(node, cordon).WithRESTMapper(mapper()).Build()
+			r := &Reconciler{
+				Client: management, Filter: "ours", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Clock: clocktesting.NewFakePassiveClock(time.Now()),
+			}
+			connected := clustercache.NewFakeClusterCache(remote, client.ObjectKeyFromObject(cluster))
+			r.Clusters = workload.NewClusters(management, connected, fakes.Scheme(), workload.Limits{}, r.Clock)
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(deployment)}); err != nil {
+				t.Fatal(err)
+			}
+			if err := remote.Get(t.Context(), client.ObjectKeyFromObject(cordon), cordon); err != nil {
+				t.Fatal(err)
+			}
+			if stays := cordon.Spec.Stage == v1alpha1.StageCordon && cordon.DeletionTimestamp.IsZero(); stays != tc.stays {
+				t.Errorf("got stage %s, deleted: %v", cordon.Spec.Stage, cordon.DeletionTimestamp)
+			}
+		})
+	}
+}
+
+func mapper() apimeta.RESTMapper {
+	mapper := apimeta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), apimeta.RESTScopeRoot)
+	return mapper
 }
