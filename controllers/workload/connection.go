@@ -50,22 +50,27 @@ func (c *Clusters) connection(ctx context.Context, cluster types.NamespacedName)
 	if c.caches == nil {
 		return nil, nil //nolint:nilnil // unit tests use the cache of a fake ClusterCache
 	}
-	config, err := c.cache.GetRESTConfig(ctx, cluster)
-	if err != nil {
-		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	for {
+		present := c.informers.present(cluster) // read first, see set
+		config, err := c.cache.GetRESTConfig(ctx, cluster)
+		if err != nil {
+			return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+		}
+		if present != nil && present.config == config {
+			return present, nil
+		}
+		live, err := c.cache.GetUncachedClient(ctx, cluster)
+		if err != nil {
+			return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+		}
+		opened, err := c.open(cluster, config, live.RESTMapper())
+		if err != nil {
+			return nil, errors.Wrapf(err, "creating the cache of workload Cluster %s", cluster)
+		}
+		if c.informers.set(cluster, present, opened, func() bool { return c.isLost(cluster, opened) }) {
+			return opened, nil
+		}
 	}
-	if present := c.informers.present(cluster); present != nil && present.config == config {
-		return present, nil
-	}
-	live, err := c.cache.GetUncachedClient(ctx, cluster)
-	if err != nil {
-		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
-	}
-	opened, err := c.open(cluster, config, live.RESTMapper())
-	if err != nil {
-		return nil, errors.Wrapf(err, "creating the cache of workload Cluster %s", cluster)
-	}
-	return c.informers.set(cluster, opened, func() bool { return c.isLost(cluster, opened) }), nil
 }
 
 // isLost reports whether the connection of a cache has ended. It may end just before the cache is created, and no reconciliation follows if
@@ -237,14 +242,14 @@ func (s *sharedInformers) present(cluster types.NamespacedName) *sharingCache {
 	return s.caches[cluster]
 }
 
-// set makes a cache the one of the connection and starts it, unless another goroutine has created one for the same connection. It returns
-// that of the connection. The cache ends when its connection is lost.
-func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache, isLost func() bool) *sharingCache {
+// set makes a cache the one of the connection and starts it, and reports that. It does not if the present one is not the former one any more:
+// another goroutine has created one since then, maybe for a later connection. The cache ends when its connection is lost.
+func (s *sharedInformers) set(cluster types.NamespacedName, former, opened *sharingCache, isLost func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if present := s.caches[cluster]; present != nil && present.config == opened.config {
+	if s.caches[cluster] != former {
 		opened.end()
-		return present
+		return false
 	}
 	s.end(cluster)
 	s.opened++
@@ -257,7 +262,7 @@ func (s *sharedInformers) set(cluster types.NamespacedName, opened *sharingCache
 	}()
 	opened.WaitForCacheSync(opened.ctx) // until it is started; it has no informers yet
 	go s.endWhen(cluster, opened, isLost)
-	return opened
+	return true
 }
 
 // endWhen ends a cache when its connection is lost. It returns when the cache has ended.

@@ -30,6 +30,7 @@ type connections struct {
 	config  *rest.Config
 	client  client.Client
 	watches sets.Set[string] // of the connection
+	pauses  func()           // before a client is returned
 }
 
 func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
@@ -40,6 +41,10 @@ func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Co
 }
 
 func (c *connections) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
+	if pause := c.pauses; pause != nil {
+		c.pauses = nil
+		pause()
+	}
 	return c.client, nil
 }
 
@@ -119,6 +124,22 @@ func TestConnection(t *testing.T) {
 		g.Expect(clusters.confirm(t.Context(), cluster, opened)).To(MatchError(clustercache.ErrClusterNotConnected))
 		g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
 		g.Expect(clusters.informers.present(cluster).config).To(BeIdenticalTo(remote.config))
+	})
+	t.Run("M99: a reconciliation that began before the workload cluster was connected again does not end the cache with the watches", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, _ := connect(t)
+		remote.config = &rest.Config{Host: api.URL}
+		var watched *sharingCache
+		remote.pauses = func() { // the goroutine gets no CPU
+			remote.config = &rest.Config{Host: api.URL}
+			g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+			watched = clusters.informers.present(cluster)
+		}
+		used, err := clusters.connection(t.Context(), cluster)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(watched.ctx.Err()).NotTo(HaveOccurred(), "no event is delivered until the bundle is checked again, up to ten minutes later")
+		g.Expect(used).To(BeIdenticalTo(watched))
+		g.Expect(clusters.informers.present(cluster)).To(BeIdenticalTo(watched))
 	})
 	t.Run("M99: the cache of a connection can be read at once, and what waits for its lists ends with it", func(t *testing.T) {
 		g := NewWithT(t)
