@@ -191,17 +191,32 @@ func (c *Clusters) Subscribe(notify func(Change)) {
 // Observe watches the Pods of one or more Nodes for owner, instead of those of its previous call, until Release. It returns at once; a
 // Change reports when data becomes known.
 func (c *Clusters) Observe(ctx context.Context, cluster types.NamespacedName, owner string, nodes ...string) (Observation, error) {
-	config, err := c.cache.GetRESTConfig(ctx, cluster)
-	if err != nil {
-		return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+	for {
+		former := c.CurrentObservation(cluster) // read first, see observe
+		config, err := c.cache.GetRESTConfig(ctx, cluster)
+		if err != nil {
+			return nil, errors.Wrapf(err, "reaching workload Cluster %s", cluster)
+		}
+		if present := c.observed(cluster, config, owner, nodes); present != nil {
+			return present, nil
+		}
+		if present, err := c.observe(cluster, former, config, owner, nodes); present != nil || err != nil {
+			return present, err
+		}
 	}
-	if present := c.observed(cluster, config, owner, nodes); present != nil {
-		return present, nil
-	}
+}
+
+// observe changes what the watch of a connection observes for owner. It starts the watch if there is none, or that of a former connection.
+// It returns nil if the watch of another connection is not the former one: another goroutine has started it since then, maybe for a later
+// connection.
+func (c *Clusters) observe(cluster types.NamespacedName, former Observation, config *rest.Config, owner string, nodes []string) (_ Observation, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	watch := c.watches[cluster]
 	if watch == nil || watch.config != config { // the first owner, or a new connection
+		if watch != nil && former != Observation(watch.drainWatch) {
+			return nil, nil
+		}
 		c.stopWatch(cluster)
 		if watch, err = c.startWatch(cluster, config); err != nil {
 			return nil, err

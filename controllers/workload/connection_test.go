@@ -31,13 +31,19 @@ type connections struct {
 	client  client.Client
 	watches sets.Set[string] // of the connection
 	pauses  func()           // before a client is returned
+	ends    func()           // before a configuration is returned
 }
 
 func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
 	if c.config == nil {
 		return nil, clustercache.ErrClusterNotConnected
 	}
-	return c.config, nil
+	config := c.config
+	if end := c.ends; end != nil {
+		c.ends = nil
+		end()
+	}
+	return config, nil
 }
 
 func (c *connections) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
@@ -140,6 +146,22 @@ func TestConnection(t *testing.T) {
 		g.Expect(watched.ctx.Err()).NotTo(HaveOccurred(), "no event is delivered until the bundle is checked again, up to ten minutes later")
 		g.Expect(used).To(BeIdenticalTo(watched))
 		g.Expect(clusters.informers.present(cluster)).To(BeIdenticalTo(watched))
+	})
+	t.Run("M99: nor does it replace the watch of Pods", func(t *testing.T) {
+		g := NewWithT(t)
+		clusters, remote, _ := connect(t)
+		_, err := clusters.Observe(t.Context(), cluster, "other", "one")
+		g.Expect(err).NotTo(HaveOccurred())
+		var watched Observation
+		remote.ends = func() {
+			remote.config = &rest.Config{Host: api.URL}
+			watched, err = clusters.Observe(t.Context(), cluster, "other", "one")
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		used, err := clusters.Observe(t.Context(), cluster, "late", "two")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(used).To(BeIdenticalTo(watched))
+		g.Expect(clusters.Observes(cluster, "one")).To(BeTrue(), "the drain of the Node continues with the next event that is not one of its Pods")
 	})
 	t.Run("M99: the cache of a connection can be read at once, and what waits for its lists ends with it", func(t *testing.T) {
 		g := NewWithT(t)
