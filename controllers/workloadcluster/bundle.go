@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -32,6 +33,8 @@ const fieldManager = "capnm-bundle"
 type Applied struct {
 	// Unserved says which CRD the API server does not serve, and why. It is empty if all CRDs are served.
 	Unserved string
+	// UnservedSince is when the CRD that is not served was created.
+	UnservedSince time.Time
 	// Terminating means that a CRD is being deleted.
 	Terminating bool
 	// Missing are the admission policies and bindings that the workload cluster does not serve, or whose expressions its Kubernetes version
@@ -149,7 +152,7 @@ func (a *Applied) observeCRD(ctx context.Context, live client.Client, crd *unstr
 	}
 	a.Terminating = a.Terminating || crd.GetDeletionTimestamp() != nil
 	if a.Unserved == "" {
-		a.Unserved = unserved
+		a.Unserved, a.UnservedSince = unserved, crd.GetCreationTimestamp().Time
 	}
 	return nil
 }

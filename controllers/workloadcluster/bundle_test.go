@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -271,5 +272,30 @@ func TestRefusedBundle(t *testing.T) {
 		_, err = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(r.Clusters.Unserved(key)).To(BeEmpty(), "drains continue while a later check fails")
+	})
+}
+
+func TestCRDThatIsNeverServed(t *testing.T) {
+	t.Run("M52: the API server is asked less and less often whether it serves a CRD, also if its names conflict with those of another one", func(t *testing.T) {
+		g, now := NewWithT(t), clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+		r, key := over(fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				object.SetCreationTimestamp(metav1.NewTime(now.Now()))
+				return c.Create(ctx, object, options...)
+			},
+		}).Build())
+		r.Clock = now
+		checks, end := 0, now.Now().Add(time.Hour)
+		for ; now.Now().Before(end); checks++ {
+			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			if checks == 0 {
+				g.Expect(result.RequeueAfter).To(Equal(100 * time.Millisecond))
+			}
+			g.Expect(checks).To(BeNumerically("<", 1000), "each check reads the whole bundle")
+			now.SetTime(now.Now().Add(result.RequeueAfter))
+		}
+		g.Expect(r.Clusters.Unserved(key)).To(HavePrefix("Waiting for the API server to serve CustomResourceDefinition "))
 	})
 }

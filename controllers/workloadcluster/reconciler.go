@@ -157,9 +157,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 const (
-	// establishRetry is the interval of checks until the API server serves a new CRD.
+	// establishRetry is the first interval of checks until the API server serves a new CRD, see retryUnserved.
 	establishRetry = 100 * time.Millisecond
-	// terminatingRetry is the interval of checks while a CRD is being deleted.
+	// terminatingRetry is the interval of checks while a CRD is being deleted, and the longest one of those until it is served.
 	terminatingRetry = 5 * time.Second
 	// minCheckInterval limits the checks while many drains begin.
 	minCheckInterval = 10 * time.Second
@@ -198,7 +198,7 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		ctrl.LoggerFrom(ctx).Info(applied.Unserved)
 		return terminatingRetry, true, nil
 	case applied.Unserved != "":
-		return establishRetry, false, nil
+		return retryUnserved(now.Sub(applied.UnservedSince)), false, nil
 	}
 	if !slices.Equal(applied.Missing, last.applied.Missing) {
 		r.reportMissing(ctx, cluster, applied.Missing)
@@ -209,6 +209,12 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		return drainingCheckInterval, true, err
 	}
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
+}
+
+// retryUnserved returns when to check again whether a CRD is served: after a tenth of its age, which is negative if the clock of this manager is
+// behind. An API server may never serve it, for example because another CRD has its names, and each check reads the whole bundle.
+func retryUnserved(age time.Duration) time.Duration {
+	return max(establishRetry, min(terminatingRetry, age.Abs()/10))
 }
 
 // observeApplied reports what was restored, also before a failure, and which CRDs are not served. isFirst means that no check has succeeded
