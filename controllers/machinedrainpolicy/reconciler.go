@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -143,11 +144,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	r.setCondition(changed, v1alpha1.MachineDrainPolicyMachinePoolsManaged, machinedrain.PoolsCondition(policy, pools.Items, all.Items, labels))
 	r.setCondition(changed, v1alpha1.MachineDrainPolicySelectorsValid, machinedrain.SelectorsCondition(policy))
 	r.setCondition(changed, v1alpha1.MachineDrainPolicyStalled, machinedrain.StalledCondition(policy))
-	waits, result, err := r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	changed.Status.LongestWaits = waits
+	var result reconcile.Result
+	changed.Status.LongestWaits, result = r.longestWaits(ctx, tally.Draining, policy.Status.LongestWaits)
 	if apiequality.Semantic.DeepEqual(policy.Status, changed.Status) {
 		return result, nil
 	}
@@ -173,31 +171,30 @@ func (r *Reconciler) setCondition(policy *v1alpha1.MachineDrainPolicy, condition
 }
 
 // longestWaits returns the drains that have been blocked longest. draining are the Machines, the oldest deletion first. While a workload
-// cluster is not connected, it keeps the present waits of the Cluster's Machines, and retries.
+// cluster cannot be read, it keeps the present waits of the Cluster's Machines, and retries.
 func (r *Reconciler) longestWaits(ctx context.Context, draining []*clusterv1.Machine,
 	present []v1alpha1.DrainWait,
-) (waits []v1alpha1.DrainWait, _ reconcile.Result, _ error) {
-	var result reconcile.Result
+) (waits []v1alpha1.DrainWait, result reconcile.Result) {
 	for _, machine := range draining {
 		if len(waits) == machinedrain.MaxWaits {
 			break
 		}
 		blockers, err := r.blockers(ctx, machine)
-		switch {
-		case workload.IsPaused(err), workload.IsNotConnected(err):
+		if err != nil {
+			if !workload.IsPaused(err) && !workload.IsNotConnected(err) {
+				ctrl.LoggerFrom(ctx).Error(err, "Failed to find out what blocks a drain", "Machine", klog.KObj(machine))
+			}
 			result.RequeueAfter = settleWaits
 			if at := slices.IndexFunc(present, func(wait v1alpha1.DrainWait) bool { return wait.Machine == machine.Name }); at >= 0 {
 				waits = append(waits, present[at])
 			}
 			continue
-		case err != nil:
-			return nil, result, err
 		}
 		if wait := machinedrain.WaitOf(machine, blockers); wait != nil {
 			waits = append(waits, *wait)
 		}
 	}
-	return waits, result, nil
+	return waits, result
 }
 
 // blockers returns what blocks the drain of a Machine, as its NodeMaintenance reports it.

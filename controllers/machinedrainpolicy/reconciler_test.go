@@ -1,14 +1,24 @@
 package machinedrainpolicy
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestLongestWaits(t *testing.T) {
@@ -23,9 +33,9 @@ func TestLongestWaits(t *testing.T) {
 			draining = append(draining, m)
 		}
 		draining[1].Status.Conditions = nil
-		waits, result, err := (&Reconciler{}).longestWaits(t.Context(), draining, nil)
-		if err != nil || !result.IsZero() {
-			t.Fatalf("got %v, %v", result, err)
+		waits, result := (&Reconciler{}).longestWaits(t.Context(), draining, nil)
+		if !result.IsZero() {
+			t.Fatalf("got %v", result)
 		}
 		var names []string
 		for _, wait := range waits {
@@ -34,5 +44,39 @@ func TestLongestWaits(t *testing.T) {
 		if got := strings.Join(names, " "); got != "m0 m2 m3 m4 m5" {
 			t.Errorf("got %s", got)
 		}
+	})
+}
+
+func TestStatusAlthoughAWorkloadClusterFails(t *testing.T) {
+	t.Run("M103, M111: the policy is observed although what blocks a drain cannot be read, and the last known wait stays", func(t *testing.T) {
+		g, now := NewWithT(t), metav1.Now()
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}
+		machine := &clusterv1.Machine{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "m", DeletionTimestamp: &now, Finalizers: []string{"cluster.x-k8s.io/machine"},
+				Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
+			},
+			Spec: clusterv1.MachineSpec{ClusterName: cluster.Name},
+		}
+		machine.Status.NodeRef.Name = "one"
+		machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining}}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p", Generation: 2}}
+		policy.Status.LongestWaits = []v1alpha1.DrainWait{{Machine: "m", Cluster: "c", Reason: v1alpha1.ReasonMachineDraining, Message: "budget"}}
+		remote := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return errors.New("x509: certificate has expired")
+			},
+		}).Build()
+		management := fakes.Builder(cluster, machine, policy).WithStatusSubresource(policy).Build()
+		connected := clustercache.NewFakeClusterCache(remote, client.ObjectKeyFromObject(cluster))
+		r := &Reconciler{Client: management, Clock: clock.RealClock{}}
+		r.Clusters = workload.NewClusters(management, connected, fakes.Scheme(), workload.Limits{}, r.Clock)
+		result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(policy)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.RequeueAfter).To(Equal(settleWaits))
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+		g.Expect(policy.Status.ObservedGeneration).To(Equal(int64(2)))
+		g.Expect(policy.Status.ActiveDrains).To(Equal(int32(1)))
+		g.Expect(policy.Status.LongestWaits).To(ConsistOf(HaveField("Message", "budget")))
 	})
 }
