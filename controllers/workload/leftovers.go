@@ -32,7 +32,8 @@ type search struct {
 
 // FindLeftovers starts the watches of what an earlier manager has left behind in a workload cluster; the objects in their first lists are
 // reconciled and cleaned up. For a new connection it lists only what disturbs users: surges and cordoned Nodes, which the API server can
-// select. Later it reads all Nodes once, page by page, unless they have been watched meanwhile.
+// select. Later it reads all Nodes once, page by page, unless they have been watched meanwhile. After a pause it does so again: what has
+// vanished in the meantime causes no event.
 func (c *Clusters) FindLeftovers(ctx context.Context, cluster types.NamespacedName) error {
 	d := c.informers.onDemandOf(cluster)
 	if d == nil {
@@ -41,6 +42,10 @@ func (c *Clusters) FindLeftovers(ctx context.Context, cluster types.NamespacedNa
 	live, err := c.UncachedClient(ctx, cluster)
 	if err != nil {
 		return err
+	}
+	if d.searchAgain.Swap(false) {
+		d.search = search{}
+		d.nodes.everBegan.Store(false)
 	}
 	if !d.search.urgentDone {
 		if err := d.findUrgent(ctx, live); err != nil {

@@ -35,7 +35,8 @@ type onDemand struct {
 
 	nodes, surges demandedWatches
 
-	search search // of FindLeftovers
+	search      search // of FindLeftovers
+	searchAgain atomic.Bool
 }
 
 // demandedWatches are watches that start and stop together.

@@ -58,6 +58,10 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.mu.Unlock()
 	c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
 	c.informers.resend(cluster)
+	if d := c.informers.onDemandOf(cluster); d != nil && d.nodes.running.Load() == nil {
+		d.searchAgain.Store(true)
+		c.RequestCheck(cluster) // FindLeftovers follows
+	}
 }
 
 // ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held

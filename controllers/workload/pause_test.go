@@ -6,12 +6,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -128,4 +130,31 @@ func TestPausedMachineThatIsGone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A user removes the finalizer of a NodeMaintenance whose deletion hangs because its Cluster is paused. The watch of Nodes stops, because there
+// is no other NodeMaintenance.
+func TestNodeMaintenanceThatIsGoneAfterAPause(t *testing.T) {
+	t.Run("R64: after a pause, what NodeMaintenances have left behind is looked for again", func(t *testing.T) {
+		g := NewWithT(t)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
+		remote := fakes.Builder(node).WithIndex(node, "spec.unschedulable", func(client.Object) []string { return []string{"true"} }).Build()
+		clusters := NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, clusterA), nil, Limits{}, clock.RealClock{})
+		cache := clusters.informers.cacheOf(clusterA, newEmptyCache(t.Context(), append(installedKinds, &corev1.Node{})...))
+		found, checked := make(chan any), false
+		d := clusters.informers.setOnDemand(cache, func() *onDemand {
+			return newOnDemand(clusterA, cache, []clustercache.Watcher{watcher{"sweeper", &corev1.Node{}, func(ctrlcache.Cache) error {
+				close(found) // the Sweeper gets the first list
+				return nil
+			}}}, func() bool { return false })
+		})
+		d.search = search{urgentDone: true, allDone: true} // before the NodeMaintenance was created
+		g.Expect(clusters.FindLeftovers(t.Context(), clusterA)).To(Succeed())
+		g.Expect(d.nodes.everBegan.Load()).To(BeFalse())
+		clusters.OnCheckRequested(func(types.NamespacedName) { checked = true })
+		clusters.resume(clusterA)
+		g.Expect(checked).To(BeTrue())
+		g.Expect(clusters.FindLeftovers(t.Context(), clusterA)).To(Succeed())
+		g.Eventually(found).WithTimeout(time.Minute).Should(BeClosed(), "the Node stays cordoned until the next connection or NodeMaintenance")
+	})
 }
