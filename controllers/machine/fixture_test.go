@@ -116,7 +116,7 @@ func connectedTo(remote client.Client, probed time.Time) clustercache.ClusterCac
 
 // readingThrough returns a Reconciler that can only read the workload cluster.
 func readingThrough(cache clustercache.ClusterCache) *Reconciler {
-	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(provisionedCluster()).Build()
 	return &Reconciler{Clusters: workload.NewClusters(management, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
 }
 

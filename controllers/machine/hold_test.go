@@ -38,7 +38,7 @@ func TestResume(t *testing.T) {
 	machine.Annotations[v1alpha1.DrainHeldAnnotation] = now.Add(-30 * time.Minute).Format(time.RFC3339)
 	began := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node})
 	began.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
-	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, provisionedCluster()).Build()
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, began).Build()
 	r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 	resume := func(turn machinedrain.Turn, cached client.Client) (*clusterv1.Machine, outcome, error) {

@@ -182,7 +182,7 @@ func TestAnnouncedPlan(t *testing.T) {
 		announced.Finalizers = nil
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
 		policy.Spec.DrainPlanDefaults = v1alpha1.DrainPlanDefaultsPriorityTiers
-		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, provisionedCluster()).Build()
 		remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, announced).Build()
 		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
 		r := newReconciler(t, management, reachable, clock.RealClock{})

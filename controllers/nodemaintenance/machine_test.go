@@ -178,7 +178,7 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, scheme, cluster := NewWithT(t), fakes.Scheme(), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
 			m := machinedrain.Maintenance(machinedrain.Request{
 				ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}},
@@ -194,8 +194,7 @@ func TestNodeThatIsNotInTheCache(t *testing.T) {
 			}
 			r := &Reconciler{
 				ManagementCluster: "here",
-				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(stored.Build(), cluster), scheme, workload.Limits{},
-					clock.RealClock{}),
+				Clusters:          clustersWith(clustercache.NewFakeClusterCache(stored.Build(), cluster), cluster),
 			}
 			s := &scope{request: workload.Request{Cluster: cluster}, client: cached, maintenance: m, before: m.DeepCopy(), now: time.Now()}
 			for _, step := range r.steps(s) {
@@ -231,7 +230,7 @@ func TestConfirmationDuringAPause(t *testing.T) {
 			}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: cluster, Machine: machine, Node: node, Stage: stage})
 			m.UID = "m"
-			management := fakes.Client(machine)
+			management := fakes.Client(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
 			remote := fakes.Builder(m, node).WithStatusSubresource(m).
 				WithIndex(m, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).Build()
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
@@ -316,8 +315,7 @@ func TestEnqueueWaiting(t *testing.T) {
 		remote := fakes.Builder(m).WithIndex(m, "node", func(object client.Object) []string {
 			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
 		}).Build()
-		r := &Reconciler{Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{},
-			clock.RealClock{})}
+		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster)}
 		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
 		r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: workload.PodsWaiting, Node: "one"})
 		g.Expect(queue.Len()).To(Equal(1))

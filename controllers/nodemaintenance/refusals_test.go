@@ -155,7 +155,7 @@ func TestRefusedEnd(t *testing.T) {
 			server := builder.Build()
 			r := &Reconciler{
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster),
 				Recorder: tracing.NewRecorder(t.Context(), nil),
 			}
 			reconcile := func() (ends bool) {
@@ -294,7 +294,7 @@ func TestRefusedInstigator(t *testing.T) {
 				},
 			})
 			r := &Reconciler{
-				Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(server, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster),
 				Clock:    clock.RealClock{},
 			}
 			m := &v1alpha1.NodeMaintenance{
@@ -341,7 +341,7 @@ func TestPodInATerminatingNamespace(t *testing.T) {
 			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refusal },
 		}).Build()
 		r := &Reconciler{
-			Clusters: workload.NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster),
 			Clock:    clock.RealClock{},
 		}
 		s := &scope{

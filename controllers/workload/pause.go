@@ -27,12 +27,15 @@ func IsPaused(err error) bool {
 	return errors.Is(err, errPaused)
 }
 
-// refuse returns errPaused if the Cluster is paused, clustercache.ErrClusterNotConnected if the watch filter does not select it, whether or
-// not its connection has already been closed, and nil if it does not exist.
+// refuse returns errPaused if the Cluster is paused, and clustercache.ErrClusterNotConnected if the watch filter does not select it or if it
+// does not exist, whether or not its connection has already been closed.
 func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 	cluster := &clusterv1.Cluster{}
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
-		return errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", key)
+		if apierrors.IsNotFound(err) {
+			return errors.Wrapf(clustercache.ErrClusterNotConnected, "reaching workload Cluster %s, which does not exist", key)
+		}
+		return errors.Wrapf(err, "getting Cluster %s", key)
 	}
 	if !c.Filter.Selects(cluster) {
 		return errors.Wrapf(clustercache.ErrClusterNotConnected, "reaching workload Cluster %s, which the watch filter does not select", key)

@@ -29,6 +29,7 @@ func TestRefusedClusters(t *testing.T) {
 		name         string
 		filter       machinedrain.WatchFilter
 		change       func(*clusterv1.Cluster)
+		deleted      bool
 		disconnected bool
 		paused       bool
 	}{
@@ -41,6 +42,10 @@ func TestRefusedClusters(t *testing.T) {
 			name: "M104: does not reach a connected Cluster whose label was removed", filter: "ours", change: func(c *clusterv1.Cluster) { c.Labels = nil },
 			disconnected: true,
 		},
+		{
+			name:   "M16: does not reach a connected Cluster that does not exist any more: clusterctl has moved it, and another manager continues",
+			change: func(*clusterv1.Cluster) {}, deleted: true, disconnected: true,
+		},
 		{name: "M102: does not reach a paused Cluster", change: func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) }, paused: true},
 		{
 			name:   "M102: reaches a Cluster with the annotation of a pause",
@@ -52,6 +57,9 @@ func TestRefusedClusters(t *testing.T) {
 			tc.change(cluster)
 			key := client.ObjectKeyFromObject(cluster)
 			management := fakes.Client(cluster)
+			if tc.deleted {
+				management = fakes.Client()
+			}
 			clusters := NewClusters(management, clustercache.NewFakeClusterCache(fake.NewClientBuilder().Build(), key), scheme, Limits{}, clock.RealClock{})
 			clusters.Filter = tc.filter
 			if _, err := clusters.UncachedClient(t.Context(), key); IsNotConnected(err) != tc.disconnected || IsPaused(err) != tc.paused {
@@ -139,7 +147,8 @@ func TestNodeMaintenanceThatIsGoneAfterAPause(t *testing.T) {
 		g := NewWithT(t)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
 		remote := fakes.Builder(node).WithIndex(node, "spec.unschedulable", func(client.Object) []string { return []string{"true"} }).Build()
-		clusters := NewClusters(fakes.Client(), clustercache.NewFakeClusterCache(remote, clusterA), nil, Limits{}, clock.RealClock{})
+		management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: clusterA.Name}})
+		clusters := NewClusters(management, clustercache.NewFakeClusterCache(remote, clusterA), nil, Limits{}, clock.RealClock{})
 		cache := clusters.informers.cacheOf(clusterA, newEmptyCache(t.Context(), append(installedKinds, &corev1.Node{})...))
 		found, checked := make(chan any), false
 		d := clusters.informers.setOnDemand(cache, func() *onDemand {
