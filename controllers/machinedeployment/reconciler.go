@@ -5,12 +5,10 @@ package machinedeployment
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -46,7 +44,6 @@ type scope struct {
 	cluster    *clusterv1.Cluster
 	deployment *clusterv1.MachineDeployment
 	machines   []clusterv1.Machine // shared with the cache, must not be modified
-	former     []clusterv1.Machine // see withoutDeployment; shared with the cache, too
 	policies   machinedrain.Policies
 	remote     client.Client
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
@@ -102,30 +99,10 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.remote, err = r.Clusters.Client(ctx, key); err != nil {
 		return err
 	}
-	if s.former, err = r.withoutDeployment(ctx, s.cluster); err != nil {
-		return err
-	}
-	s.present, err = r.Maintenances.List(ctx, s.remote, key, slices.Concat(s.machines, s.former), func(m *v1alpha1.NodeMaintenance) bool {
+	s.present, err = r.Maintenances.List(ctx, s.remote, key, s.machines, func(m *v1alpha1.NodeMaintenance) bool {
 		return m.DeletionTimestamp.IsZero() && m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForRollout
 	})
 	return err
-}
-
-// withoutDeployment returns the Machines of a Cluster that have no MachineDeployment, for example because a user has taken them out of it: no
-// other reconciliation withdraws what was requested for them before.
-func (r *Reconciler) withoutDeployment(ctx context.Context, cluster *clusterv1.Cluster) ([]clusterv1.Machine, error) {
-	all, deployments := &clusterv1.MachineList{}, &clusterv1.MachineDeploymentList{}
-	for _, list := range []client.ObjectList{all, deployments} {
-		if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
-			client.UnsafeDisableDeepCopy); err != nil {
-			return nil, errors.Wrapf(err, "listing the Machines and MachineDeployments of Cluster %s", klog.KObj(cluster))
-		}
-	}
-	names := sets.New[string]()
-	for i := range deployments.Items {
-		names.Insert(deployments.Items[i].Name)
-	}
-	return slices.DeleteFunc(all.Items, func(m clusterv1.Machine) bool { return names.Has(m.Labels[clusterv1.MachineDeploymentNameLabel]) }), nil
 }
 
 func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolicy {
@@ -135,10 +112,9 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 // applyAll applies the stages that were decided, by the name of the Machine. A request for one Machine that the API server refuses, or that
 // gets no answer while a health probe does, does not keep the others from being made.
 func (r *Reconciler) applyAll(ctx context.Context, s *scope, stages map[string]v1alpha1.NodeMaintenanceStage) (failed error) {
-	machines := slices.Concat(s.machines, s.former)
-	for i := range machines {
+	for i := range s.machines {
 		began := r.Clock.Now()
-		err := r.apply(ctx, s, &machines[i], stages[machines[i].Name])
+		err := r.apply(ctx, s, &s.machines[i], stages[s.machines[i].Name])
 		if workload.IsNotConnected(err) || workload.IsUnanswered(err) && !r.answersSince(ctx, s, began) {
 			return err
 		}

@@ -109,18 +109,12 @@ func TestApplyAll(t *testing.T) {
 	}
 }
 
-func TestMachineThatHasLeftItsMachineDeployment(t *testing.T) {
+func TestMachineThatLeaves(t *testing.T) {
 	for name, tc := range map[string]struct {
 		leave func(*clusterv1.Machine)
 		stays bool
 	}{
-		"M25: restores the Node of a Machine that a user has taken out of its MachineDeployment": {
-			leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachineDeploymentNameLabel) },
-		},
-		"M25: also if its label names a MachineDeployment that does not exist": {
-			leave: func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineDeploymentNameLabel] = "former" },
-		},
-		"M105: also if the watch filter does not select the Machine any more": {leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.WatchLabel) }},
+		"M105: restores the Node of a Machine that the watch filter does not select any more": {leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.WatchLabel) }},
 		"M24: leaves a Machine of another MachineDeployment to the reconciliation of that one": {
 			leave: func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineDeploymentNameLabel] = "other" }, stays: true,
 		},
