@@ -201,6 +201,9 @@ const (
 	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
 	// ReasonNoSystemBus means that the agent cannot delay a shutdown. The message says why.
 	ReasonNoSystemBus = "ShutdownNotDelayed"
+	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that
+	// remain on the drained Node, or all Pods without the API server.
+	ReasonNoContainerRuntime = "ContainerRuntimeUnavailable"
 
 	// ReasonShutdownConfigInvalid means that the agent cannot use the configuration that applies to the Node. The message says why, and
 	// which configuration it uses instead.

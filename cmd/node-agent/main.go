@@ -2,7 +2,7 @@
 //
 //	node-agent        # runs the agent
 //	node-agent lock   # holds a second lock, in a separate container
-//	node-agent ready  # succeeds if the agent holds a lock, as a readiness probe
+//	node-agent ready  # succeeds if the agent can delay a shutdown and terminate Pods, as a readiness probe
 package main
 
 import (
@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/pkg/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/cluster"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/containers"
@@ -35,7 +37,8 @@ func main() {
 	flag.StringVar(&o.config, "config", "/etc/node-agent/config.yaml",
 		"Configuration of the shutdown. If the file does not exist, the defaults apply. A label of the Node can select another file in the same directory.")
 	flag.StringVar(&o.dbus, "system-bus", "/run/dbus/system_bus_socket", "Socket of the system bus.")
-	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock", "Socket of the container runtime.")
+	flag.StringVar(&o.cri, "container-runtime", "/run/containerd/containerd.sock,/run/crio/crio.sock",
+		"Sockets of container runtimes, separated by commas. The agent uses the one that runs its own Pod.")
 	flag.StringVar(&o.staticPods, "static-pod-path", "/etc/kubernetes/manifests", "Directory of the manifests of static Pods: the kubelet's staticPodPath.")
 	flag.StringVar(&o.state, "state", "/run/node-agent", "Directory for state that outlives the process but not a reboot.")
 	klog.InitFlags(nil)
@@ -49,8 +52,8 @@ func main() {
 func run(o options, mode string) error {
 	state := nodeagent.State{Dir: o.state}
 	if mode == "ready" {
-		if !state.Held() {
-			return errors.New("the agent holds no lock that delays a shutdown")
+		if !state.Ready() {
+			return errors.Errorf("the agent cannot delay a shutdown or terminate Pods: see condition %s of the Node", v1alpha1.NodeAgentReady)
 		}
 		return nil
 	}
@@ -76,9 +79,9 @@ func run(o options, mode string) error {
 }
 
 func serve(ctx context.Context, o options, configs nodeagent.Configs, config shutdown.Config, state nodeagent.State, keeper *logind.Keeper) error {
-	node := os.Getenv("NODE_NAME")
-	if node == "" {
-		return errors.New("NODE_NAME is empty")
+	node, podUID := os.Getenv("NODE_NAME"), os.Getenv("POD_UID")
+	if node == "" || podUID == "" {
+		return errors.New("NODE_NAME or POD_UID is empty")
 	}
 	restConfig, err := rest.InClusterConfig()
 	if err != nil {
@@ -88,12 +91,12 @@ func serve(ctx context.Context, o options, configs nodeagent.Configs, config shu
 	if err != nil {
 		return err
 	}
-	runtime, err := containers.Connect(o.cri)
+	runtime, err := containers.Connect(podUID, strings.Split(o.cri, ",")...)
 	if err != nil {
 		return err
 	}
 	agent := &nodeagent.Agent{
-		Node: node, PodUID: os.Getenv("POD_UID"), Configs: configs, State: state,
+		Node: node, PodUID: podUID, Configs: configs, State: state,
 		Keeper: keeper, Cluster: client, Runtime: runtime,
 		Kubelet: kubelet.New(tokenFile), Manifests: manifests.Store{Dir: o.staticPods},
 	}

@@ -40,12 +40,43 @@ type Agent struct {
 	Kubelet      *kubelet.Client
 	Manifests    manifests.Store
 
-	mu                    sync.Mutex // protects node, settings and kubeletTerminatesPods
-	node                  *corev1.Node
-	settings              Settings
-	kubeletTerminatesPods bool
-	nodeChanged           chan struct{}
-	staticPodsChanged     chan struct{}
+	mu                sync.Mutex // protects node and observed
+	node              *corev1.Node
+	observed          Observed
+	nodeChanged       chan struct{}
+	staticPodsChanged chan struct{}
+}
+
+// Observed is what the agent has observed on its node.
+type Observed struct {
+	Settings Settings
+	// KubeletTerminatesPods is true if the kubelet's own graceful shutdown is enabled.
+	KubeletTerminatesPods bool
+	// Runtime is the state of the container runtime.
+	Runtime RuntimeState
+}
+
+// RuntimeState is the state of the container runtime.
+type RuntimeState struct {
+	// Known is true once the runtime has answered or has failed to answer for the first time.
+	Known bool
+	// Problem explains why the runtime does not answer. Empty if it answers.
+	Problem string
+	// failed is true if the last request failed.
+	failed bool
+}
+
+// Observe returns the state after a request that has returned err. A single failure is no problem yet: runtimes restart within seconds.
+func (r RuntimeState) Observe(err error) RuntimeState {
+	next := RuntimeState{Known: true, failed: err != nil}
+	switch {
+	case err == nil:
+	case r.Problem != "": // the present one stays, because its text may change with each request
+		next.Problem = r.Problem
+	case r.failed || !r.Known:
+		next.Problem = err.Error()
+	}
+	return next
 }
 
 // Run runs the agent until ctx is done. config applies until the agent has observed the Node.
@@ -53,7 +84,7 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	a.nodeChanged, a.staticPodsChanged = make(chan struct{}, 1), make(chan struct{}, 1)
 	changed := a.Keeper.Changed()
 	a.mu.Lock()
-	a.settings.Config = config
+	a.observed.Settings.Config = config
 	a.mu.Unlock()
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -116,14 +147,27 @@ func (a *Agent) port() int32 {
 // pollKubelet stores what only the kubelet knows, because the kubelet may not answer during a shutdown.
 func (a *Agent) pollKubelet(ctx context.Context) {
 	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
-		if (time.Since(last) >= refreshInterval || a.hasUnknownPods(ctx)) && a.refresh(ctx) {
+		unknown := a.observeRuntime(ctx)
+		if (unknown || time.Since(last) >= refreshInterval) && a.refresh(ctx) {
 			last = time.Now()
 		}
 	}
 }
 
-func (a *Agent) hasUnknownPods(ctx context.Context) bool {
+// observeRuntime stores whether the container runtime answers. It returns whether the runtime runs Pods whose priority is unknown.
+func (a *Agent) observeRuntime(ctx context.Context) (unknownPods bool) {
 	pods, err := a.Runtime.Pods(ctx)
+	if ctx.Err() != nil {
+		return false
+	}
+	a.mu.Lock()
+	before := a.observed.Runtime
+	a.observed.Runtime = before.Observe(err)
+	changed := a.observed.Runtime != before
+	a.mu.Unlock()
+	if changed {
+		notify(a.nodeChanged)
+	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the container runtime")
 		return false
@@ -149,7 +193,7 @@ func (a *Agent) refresh(ctx context.Context) bool {
 		return false
 	}
 	a.mu.Lock()
-	a.kubeletTerminatesPods = graceful
+	a.observed.KubeletTerminatesPods = graceful
 	a.mu.Unlock()
 	notify(a.nodeChanged)
 	return a.refreshPriorities(ctx, port)
@@ -172,14 +216,14 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	defer retry.Stop()
 	for {
 		a.mu.Lock()
-		node, kubeletTerminatesPods, settings := a.node, a.kubeletTerminatesPods, a.settings
+		node, observed := a.node, a.observed
 		a.mu.Unlock()
-		state := a.Keeper.State()
-		if err := a.State.SetHeld(state.Held); err != nil {
+		lock := a.Keeper.State()
+		if err := a.State.SetReady(observed.Ready(lock)); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to write the readiness of the agent")
 		}
-		if node != nil {
-			a.setCondition(ctx, node, Condition(state, kubeletTerminatesPods, settings))
+		if node != nil && observed.Runtime.Known {
+			a.setCondition(ctx, node, observed.Condition(lock))
 		}
 		select {
 		case <-ctx.Done():
@@ -190,25 +234,34 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	}
 }
 
+// Ready returns whether the agent can delay a shutdown and terminate Pods. It is the readiness of the agent's Pod.
+func (o Observed) Ready(lock logind.State) bool {
+	return lock.Held && o.Runtime.Known && o.Runtime.Problem == ""
+}
+
 // Condition returns the condition that the agent reports on its Node.
-func Condition(state logind.State, kubeletTerminatesPods bool, settings Settings) corev1.NodeCondition {
+func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue}
 	switch {
-	case !state.Held && !state.Preparing:
+	case !lock.Held && !lock.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
-		condition.Message = "The agent cannot delay a shutdown of the Node: " + state.Problem
-	case kubeletTerminatesPods:
+		condition.Message = "The agent cannot delay a shutdown of the Node: " + lock.Problem
+	case o.KubeletTerminatesPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
-	case settings.Problem != "":
-		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, settings.Problem
-	case state.Problem != "":
-		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, state.Problem
+	case o.Runtime.Problem != "":
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
+		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
+			"Start the runtime, or fix the agent's flag --container-runtime and its volumes: " + o.Runtime.Problem
+	case o.Settings.Problem != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, o.Settings.Problem
+	case lock.Problem != "":
+		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, lock.Problem
 	default:
 		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed,
-			fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(settings.Config, state.DelayMax))
-		if settings.Name != "" {
-			condition.Message += fmt.Sprintf(" The Node uses configuration %q.", settings.Name)
+			fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(o.Settings.Config, lock.DelayMax))
+		if o.Settings.Name != "" {
+			condition.Message += fmt.Sprintf(" The Node uses configuration %q.", o.Settings.Name)
 		}
 	}
 	return condition

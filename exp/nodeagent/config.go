@@ -84,7 +84,7 @@ func read(file string) (shutdown.Config, error) {
 func (a *Agent) currentSettings() Settings {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.settings
+	return a.observed.Settings
 }
 
 // followConfigMap applies changes of the ConfigMap. observeNode applies changes of the Node's label.
@@ -103,9 +103,10 @@ func (a *Agent) configure(ctx context.Context) {
 	if a.node == nil || a.Keeper.State().Preparing {
 		return
 	}
-	a.settings = a.Configs.For(a.node.Labels, a.settings)
-	if err := a.State.SetConfig(a.settings.Config); err != nil {
+	settings := a.Configs.For(a.node.Labels, a.observed.Settings)
+	a.observed.Settings = settings
+	if err := a.State.SetConfig(settings.Config); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to store the configuration")
 	}
-	a.Keeper.DelayFor(shutdown.Total(a.settings.Phases()), a.settings.LogindDropInDir)
+	a.Keeper.DelayFor(shutdown.Total(settings.Phases()), settings.LogindDropInDir)
 }

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -68,11 +69,14 @@ func TestConfigs(t *testing.T) {
 
 func TestCondition(t *testing.T) {
 	held := logind.State{Held: true, DelayMax: 20 * time.Minute}
+	observed := func(settings nodeagent.Settings) nodeagent.Observed {
+		return nodeagent.Observed{Settings: settings, Runtime: nodeagent.RuntimeState{}.Observe(nil)}
+	}
 	patient := nodeagent.Settings{Name: "patient"}
 	patient.ShutdownGracePeriod.Duration = 10 * time.Minute
 	t.Run("S17: reports the configuration and its time", func(t *testing.T) {
 		g := NewWithT(t)
-		condition := nodeagent.Condition(held, false, patient)
+		condition := observed(patient).Condition(held)
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownDelayed))
 		g.Expect(condition.Message).To(And(ContainSubstring("10m0s"), ContainSubstring(`configuration "patient"`)))
 	})
@@ -80,9 +84,32 @@ func TestCondition(t *testing.T) {
 		g := NewWithT(t)
 		invalid := patient
 		invalid.Problem = "Cannot use it."
-		condition := nodeagent.Condition(held, false, invalid)
+		condition := observed(invalid).Condition(held)
 		g.Expect(condition.Status).To(Equal(corev1.ConditionTrue))
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownConfigInvalid))
 		g.Expect(condition.Message).To(Equal("Cannot use it."))
+	})
+	t.Run("S60: is neither True nor ready while the container runtime does not answer", func(t *testing.T) {
+		g := NewWithT(t)
+		o := observed(patient)
+		g.Expect(o.Ready(held)).To(BeTrue())
+		refused := errors.New("connection refused")
+		o.Runtime = o.Runtime.Observe(refused)
+		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionTrue), "a runtime restarts within seconds")
+		o.Runtime = o.Runtime.Observe(refused)
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonNoContainerRuntime),
+			HaveField("Message", ContainSubstring("connection refused"))))
+		g.Expect(o.Ready(held)).To(BeFalse())
+		o.Runtime = o.Runtime.Observe(errors.New("deadline exceeded"))
+		g.Expect(o.Condition(held).Message).To(ContainSubstring("connection refused"), "the message must not change with each request")
+		o.Runtime = o.Runtime.Observe(nil)
+		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionTrue))
+		g.Expect(o.Ready(held)).To(BeTrue())
+	})
+	t.Run("S60: is not ready before the container runtime has answered, and a first failure is reported at once", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(nodeagent.Observed{}.Ready(held)).To(BeFalse())
+		o := nodeagent.Observed{Runtime: nodeagent.RuntimeState{}.Observe(errors.New("no such file"))}
+		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionFalse))
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pkg/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -17,6 +18,8 @@ const (
 	// the container runtime.
 	decisionInterval = 50 * time.Millisecond
 	pollInterval     = 250 * time.Millisecond
+	// killMargin is the time after the period of a phase in which the container runtime sends SIGKILL and reports that the Pods have ended.
+	killMargin = 2 * time.Second
 	// cleanupInterval is the retry interval after a shutdown, when the NodeMaintenance has to be completed.
 	cleanupInterval = time.Second
 )
@@ -46,7 +49,7 @@ func (a *Agent) shutDown(ctx context.Context) {
 		observed := maintenance.observed()
 		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
 		a.mu.Lock()
-		observed.KubeletTerminatesPods = a.kubeletTerminatesPods
+		observed.KubeletTerminatesPods = a.observed.KubeletTerminatesPods
 		a.mu.Unlock()
 		next, why := shutdown.Decide(config, observed)
 		if next != action {
@@ -203,6 +206,7 @@ func (e *podTermination) stop(ctx context.Context) {
 
 // terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the
 // remaining time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running.
+// While the runtime does not list its Pods, terminatePods tries once to terminate those that it listed last.
 func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	log := klog.FromContext(ctx)
 	deadline := time.Now().Add(remaining)
@@ -214,19 +218,24 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 		a.refreshPriorities(refreshContext, port)
 		cancel()
 	}
-	pods := a.otherPods(ctx)
-	if len(pods) == 0 {
+	pods, err := a.otherPods(ctx)
+	if err == nil && len(pods) == 0 {
 		return
 	}
 	if err := a.Keeper.StopKubelet(ctx); err != nil {
 		log.Error(err, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
 	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
-	for len(pods) > 0 && ctx.Err() == nil && time.Now().Before(deadline) {
-		a.terminateByPhase(ctx, pods, time.Until(deadline))
-		if pods = a.otherPods(ctx); len(pods) > 0 {
-			log.Info("Pods remain", "count", len(pods))
-			pause(ctx, pollInterval)
+	for attempted := false; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
+		if err != nil && !attempted {
+			log.Error(err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying", "count", len(pods))
+		}
+		if err == nil || !attempted {
+			a.terminateByPhase(ctx, pods, time.Until(deadline))
+		}
+		attempted = err != nil
+		if pods, err = a.otherPods(ctx); err == nil && len(pods) == 0 {
+			return
 		}
 	}
 }
@@ -238,34 +247,26 @@ func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remai
 			continue
 		}
 		klog.FromContext(ctx).Info("Terminating Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
-		a.terminatePhase(ctx, phase)
+		// A Pod that does not terminate, or a runtime that hangs, must not take the time of the next phase.
+		phaseContext, cancel := context.WithTimeout(ctx, phases[i].Period+killMargin)
+		a.terminatePhase(phaseContext, phase)
+		cancel()
 	}
 }
 
-// otherPods returns the Pods that run on the node with their priorities, except for the agent's own Pod.
-func (a *Agent) otherPods(ctx context.Context) []shutdown.Pod {
+// otherPods returns the Pods that run on the node with their priorities, except for the agent's own Pod. If the container runtime does not
+// answer, otherPods returns those that it listed last, and an error.
+func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
 	priorities := a.State.Priorities()
+	pods, err := a.Runtime.Pods(ctx)
 	var others []shutdown.Pod
-	for _, pod := range a.runningPods(ctx) {
+	for _, pod := range pods {
 		if pod.UID != a.PodUID {
 			pod.Priority = priorities[pod.UID]
 			others = append(others, pod)
 		}
 	}
-	return others
-}
-
-// runningPods lists the Pods that run on the node. It retries until the container runtime answers, because an empty list would mean
-// that all Pods have terminated.
-func (a *Agent) runningPods(ctx context.Context) []shutdown.Pod {
-	for {
-		pods, err := a.Runtime.Pods(ctx)
-		if err == nil || ctx.Err() != nil {
-			return pods
-		}
-		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the node")
-		pause(ctx, pollInterval)
-	}
+	return others, err
 }
 
 // pause waits for d, or until ctx is done.
@@ -280,7 +281,7 @@ func (a *Agent) terminatePhase(ctx context.Context, pods []shutdown.Termination)
 	var terminating sync.WaitGroup
 	for _, pod := range pods {
 		terminating.Go(func() {
-			if err := a.Runtime.Terminate(ctx, pod); err != nil && ctx.Err() == nil {
+			if err := a.Runtime.Terminate(ctx, pod); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 				klog.FromContext(ctx).Error(err, "Failed to terminate a Pod", "pod", klog.KRef(pod.Namespace, pod.Name))
 			}
 		})

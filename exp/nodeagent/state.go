@@ -29,7 +29,7 @@ const (
 	shutdownFile   = "shutdown.json"
 	prioritiesFile = "priorities.json"
 	configFile     = "config.json"
-	heldFile       = "held"
+	readyFile      = "ready"
 )
 
 // Shutdown returns the shutdown in progress, or nil.
@@ -76,14 +76,14 @@ func (s State) SetPriorities(priorities map[string]int32) error {
 	return s.write(prioritiesFile, priorities)
 }
 
-// Held reports whether the agent holds a lock and would delay a shutdown. It is the readiness of the agent's Pod.
-func (s State) Held() bool {
-	held := false
-	return s.read(heldFile, &held) && held
+// Ready reports whether the agent would delay a shutdown and can terminate Pods. It is the readiness of the agent's Pod.
+func (s State) Ready() bool {
+	ready := false
+	return s.read(readyFile, &ready) && ready
 }
 
-// SetHeld stores whether the agent holds a lock.
-func (s State) SetHeld(held bool) error { return s.write(heldFile, held) }
+// SetReady stores whether the agent is ready.
+func (s State) SetReady(ready bool) error { return s.write(readyFile, ready) }
 
 func (s State) read(name string, into any) bool {
 	content, err := os.ReadFile(filepath.Join(s.Dir, name)) //nolint:gosec // the names are constants

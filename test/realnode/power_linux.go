@@ -28,6 +28,12 @@ func (n *Node) StopKubelet() error { return n.systemd("StopUnit", spec.Kubelet) 
 // StartKubelet starts the kubelet after StopKubelet.
 func (n *Node) StartKubelet() error { return n.systemd("StartUnit", spec.Kubelet) }
 
+// StopContainerd stops the container runtime. Its containers keep running.
+func (n *Node) StopContainerd() error { return n.systemd("StopUnit", spec.Containerd) }
+
+// StartContainerd starts the container runtime after StopContainerd.
+func (n *Node) StartContainerd() error { return n.systemd("StartUnit", spec.Containerd) }
+
 // StopDBus stops the bus. Only a boot can start it again, because systemd is reached through the bus.
 func (n *Node) StopDBus() error { return ignoreLostReply(n.systemd("StopUnit", spec.DBus)) }
 

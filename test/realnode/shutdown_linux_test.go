@@ -146,6 +146,22 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "d-slow")
 	})
 
+	t.Run("S60: reports a container runtime that does not answer, and terminates the Pods that remain after it has restarted", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "runtime"})
+		s.run(node, realnode.NewPod("t-regular", "1s"))
+		s.create(s.workload.Client, tolerateAll(daemonSet("t-logs", node.Name(), realnode.Grace(60))))
+		s.awaitStarted(node, "t-logs", 1)
+		s.Expect(node.StopContainerd()).To(Succeed())
+		s.Eventually(func() string { return s.agentCondition(s, "runtime").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonNoContainerRuntime))
+		s.Expect(s.agentCondition(s, "runtime").Status).To(Equal(corev1.ConditionFalse))
+		s.Expect(node.StartContainerd()).To(Succeed())
+		s.awaitRuntime(node)
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "t-regular", "t-logs")
+	})
+
 	t.Run("S4: the NodeMaintenance outlives the boot until a user completes it", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "booted"})
@@ -239,6 +255,32 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "a running kubelet restarts Pods that the agent terminates")
 	})
 
+	t.Run("S60: terminates the Pods without the API server after the container runtime has restarted", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "restarted"})
+		s.run(node, realnode.NewPod("w-regular", "1s"))
+		s.Expect(node.StopContainerd()).To(Succeed())
+		s.Expect(node.StartContainerd()).To(Succeed())
+		s.awaitRuntime(node)
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "w-regular")
+	})
+
+	t.Run("S60: stops the kubelet while the container runtime does not answer, and terminates the Pods when it answers again", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "noruntime"})
+		s.run(node, realnode.NewPod("z-regular", "1s"))
+		s.Expect(node.StopContainerd()).To(Succeed())
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() []string { return node.Journal().Of(spec.Who) }, eventually, pace).Should(ContainElement("stopped " + spec.Kubelet))
+		s.Expect(node.StartContainerd()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "z-regular")
+	})
+
 	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
@@ -269,6 +311,17 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped " + spec.Kubelet))
 		s.Expect(s.maintenance(s, "shutdown-unmanaged").Spec.Stage).To(Equal(v1alpha1.StageDrain), "the NodeMaintenance must remain for a manager that starts later")
 	})
+}
+
+// awaitRuntime waits until the kubelet and the agent use the container runtime after it has restarted.
+func (s *scene) awaitRuntime(node *realnode.Node) {
+	s.Helper()
+	ready := func(kind corev1.NodeConditionType) OmegaMatcher {
+		return ContainElement(And(HaveField("Type", kind), HaveField("Status", corev1.ConditionTrue)))
+	}
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.nodeObject(node.Name()).Status.Conditions).To(And(ready(corev1.NodeReady), ready(v1alpha1.NodeAgentReady)))
+	}, eventually, pace).Should(Succeed())
 }
 
 func (s *scene) unschedulable(name string) bool {

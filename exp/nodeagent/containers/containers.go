@@ -4,13 +4,16 @@ package containers
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/pkg/errors"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -25,74 +28,148 @@ import (
 const (
 	gracePeriodAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 	preStopAnnotation     = "io.kubernetes.container.preStopHandler"
+	// podUIDLabel is a label that the kubelet sets on each container.
+	podUIDLabel = "io.kubernetes.pod.uid"
 )
 
-// Runtime is the container runtime of the node.
+// listTimeout limits how long a runtime may take to list its Pods. A runtime that hangs must not use up the time of a shutdown.
+const listTimeout = 2 * time.Second
+
+// Runtime is the container runtime of the node: the first of several sockets behind which the agent's own Pod runs. A node may have a
+// second runtime that the kubelet does not use, and an empty list from that one would mean that all Pods have terminated.
 type Runtime struct {
-	conn   *grpc.ClientConn
+	podUID    string
+	endpoints []endpoint
+
+	mu sync.Mutex // protects current and observed
+	// current is the index of the endpoint that answered last.
+	current int
+	// observed are the Pods and their running containers that the runtime listed last.
+	observed observation
+}
+
+type endpoint struct {
+	socket string
 	client runtimev1.RuntimeServiceClient
 }
 
-// Connect returns a client for the container runtime at this socket. The client connects when it is first used.
-func Connect(socket string) (*Runtime, error) {
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, errors.Wrap(err, "connecting to the container runtime")
-	}
-	return &Runtime{conn: conn, client: runtimev1.NewRuntimeServiceClient(conn)}, nil
+type observation struct {
+	pods []shutdown.Pod
+	// containers are the running containers by the UID of their Pod.
+	containers map[string][]*runtimev1.Container
 }
 
-// Pods returns the Pods that run on the node. Their priority is 0: the runtime does not know it.
+// Connect returns a client for the container runtime at one of these sockets that runs the Pod with this UID. The client connects when it
+// is first used, and again when the runtime has restarted.
+func Connect(podUID string, sockets ...string) (*Runtime, error) {
+	if len(sockets) == 0 {
+		return nil, errors.New("no socket of a container runtime")
+	}
+	r := &Runtime{podUID: podUID}
+	for _, socket := range sockets {
+		conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			// By default, gRPC waits for up to two minutes before it connects again, and accepts 4 MB. 16 MB is the kubelet's limit.
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+		if err != nil {
+			return nil, errors.Wrap(err, "connecting to the container runtime")
+		}
+		r.endpoints = append(r.endpoints, endpoint{socket: socket, client: runtimev1.NewRuntimeServiceClient(conn)})
+	}
+	return r, nil
+}
+
+// Pods returns the Pods that run on the node. Their priority is 0: the runtime does not know it. If no runtime answers, Pods returns the
+// last list that a runtime has answered, and an error.
 func (r *Runtime) Pods(ctx context.Context) ([]shutdown.Pod, error) {
-	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{Filter: &runtimev1.PodSandboxFilter{
+	r.mu.Lock()
+	first := r.current
+	r.mu.Unlock()
+	var problems []string
+	for i := range r.endpoints {
+		i = (first + i) % len(r.endpoints)
+		observed, err := r.endpoints[i].observe(ctx)
+		if err == nil && len(observed.containers[r.podUID]) == 0 {
+			err = errors.New("it does not run the agent's own Pod")
+		}
+		if err == nil {
+			r.mu.Lock()
+			r.current, r.observed = i, observed
+			r.mu.Unlock()
+			return observed.pods, nil
+		}
+		problems = append(problems, fmt.Sprintf("%s: %v", r.endpoints[i].socket, err))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.observed.pods, errors.New(strings.Join(problems, "; "))
+}
+
+func (e endpoint) observe(ctx context.Context) (observation, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	observed := observation{containers: map[string][]*runtimev1.Container{}}
+	sandboxes, err := e.client.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{Filter: &runtimev1.PodSandboxFilter{
 		State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY},
 	}})
 	if err != nil {
-		return nil, errors.Wrap(err, "listing Pods")
+		return observed, errors.Wrap(err, "listing Pods")
 	}
-	running, err := r.running(ctx, "")
+	running, err := e.running(ctx, "")
 	if err != nil {
-		return nil, err
+		return observed, err
 	}
 	grace := map[string]time.Duration{}
 	for _, c := range running {
+		uid := c.GetLabels()[podUIDLabel]
+		observed.containers[uid] = append(observed.containers[uid], c)
 		seconds, err := strconv.ParseInt(c.GetAnnotations()[gracePeriodAnnotation], 10, 64)
 		if err != nil {
 			seconds = corev1.DefaultTerminationGracePeriodSeconds
 		}
 		grace[c.GetPodSandboxId()] = max(grace[c.GetPodSandboxId()], rules.GracePeriod(seconds))
 	}
-	var pods []shutdown.Pod
 	for _, sandbox := range sandboxes.GetItems() {
 		if period, runs := grace[sandbox.GetId()]; runs {
 			m := sandbox.GetMetadata()
-			pods = append(pods, shutdown.Pod{UID: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), GracePeriod: period})
+			observed.pods = append(observed.pods, shutdown.Pod{UID: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), GracePeriod: period})
 		}
 	}
-	return pods, nil
+	return observed, nil
 }
 
-func (r *Runtime) running(ctx context.Context, uid string) ([]*runtimev1.Container, error) {
+func (e endpoint) running(ctx context.Context, uid string) ([]*runtimev1.Container, error) {
 	filter := &runtimev1.ContainerFilter{State: &runtimev1.ContainerStateValue{State: runtimev1.ContainerState_CONTAINER_RUNNING}}
 	if uid != "" {
-		filter.LabelSelector = map[string]string{"io.kubernetes.pod.uid": uid}
+		filter.LabelSelector = map[string]string{podUIDLabel: uid}
 	}
-	containers, err := r.client.ListContainers(ctx, &runtimev1.ListContainersRequest{Filter: filter})
+	containers, err := e.client.ListContainers(ctx, &runtimev1.ListContainersRequest{Filter: filter})
 	return containers.GetContainers(), errors.Wrap(err, "listing containers")
+}
+
+// containersOf returns the running containers of a Pod, and the runtime that runs them. If the runtime does not answer, containersOf
+// returns those that Pods has observed last.
+func (r *Runtime) containersOf(ctx context.Context, uid string) (runtimev1.RuntimeServiceClient, []*runtimev1.Container) {
+	r.mu.Lock()
+	e, observed := r.endpoints[r.current], r.observed.containers[uid]
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	if running, err := e.running(ctx, uid); err == nil {
+		return e.client, running
+	}
+	return e.client, observed
 }
 
 // Terminate terminates a Pod: preStop hooks that are commands, SIGTERM, and SIGKILL at the end of the grace period. Unlike the kubelet, it
 // runs no other preStop hooks, and terminates sidecars together with the other containers. It returns when all containers of the Pod have
 // terminated.
 func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error {
-	containers, err := r.running(ctx, pod.UID)
-	if err != nil {
-		return err
-	}
+	client, containers := r.containersOf(ctx, pod.UID)
 	failures := make([]error, len(containers))
 	var terminating sync.WaitGroup
 	for i, c := range containers {
-		terminating.Go(func() { failures[i] = r.terminateContainer(ctx, c, pod.GracePeriod) })
+		terminating.Go(func() { failures[i] = terminateContainer(ctx, client, c, pod.GracePeriod) })
 	}
 	terminating.Wait()
 	for _, failure := range failures {
@@ -103,17 +180,17 @@ func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error
 	return nil
 }
 
-func (r *Runtime) terminateContainer(ctx context.Context, c *runtimev1.Container, period time.Duration) error {
+func terminateContainer(ctx context.Context, client runtimev1.RuntimeServiceClient, c *runtimev1.Container, period time.Duration) error {
 	start := time.Now()
 	if command := preStop(c); len(command) > 0 {
-		_, err := r.client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: command, Timeout: seconds(period)})
+		_, err := client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: command, Timeout: seconds(period)})
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "A preStop hook failed", "container", c.GetMetadata().GetName())
 		}
 	}
 	// As in the kubelet, the hook uses up the container's grace period. At least a second remains for SIGTERM: a timeout of 0 means SIGKILL.
 	remaining := max(period-time.Since(start), time.Second)
-	_, err := r.client.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: c.GetId(), Timeout: seconds(remaining)})
+	_, err := client.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: c.GetId(), Timeout: seconds(remaining)})
 	return errors.Wrap(err, "stopping a container")
 }
 

@@ -39,6 +39,10 @@ func runNode(configFile string) error {
 	if err := n.mount(); err != nil {
 		return err
 	}
+	// containerd that restarts finds the shims of its containers only with the path of their program.
+	if err := os.Setenv("PATH", filepath.Join(n.Dir, "bin")+":"+os.Getenv("PATH")); err != nil {
+		return errors.Wrap(err, "setting the path of programs")
+	}
 	if err := n.importImages(); err != nil {
 		return err
 	}
