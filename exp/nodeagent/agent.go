@@ -102,8 +102,12 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 		running.Go(func() { loop(ctx) })
 	}
 	for {
-		if a.Keeper.State().Preparing {
+		switch lock := a.Keeper.State(); {
+		case lock.Preparing:
 			a.shutDown(ctx)
+		case lock.Held && a.State.Shutdown() != nil:
+			// The shutdown was cancelled while the agent did not run: logind grants no locks during a shutdown.
+			a.completeAfterCancellation(ctx)
 		}
 		select {
 		case <-ctx.Done():

@@ -28,7 +28,7 @@ const (
 func (a *Agent) shutDown(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	begun := a.State.Shutdown()
-	if begun == nil {
+	if !begun.continues(a.Keeper.State()) {
 		begun = &Shutdown{Since: time.Now()}
 		if err := a.State.SetShutdown(*begun); err != nil {
 			log.Error(err, "Failed to store the shutdown")
@@ -84,16 +84,20 @@ func (a *Agent) release(ctx context.Context, begun Shutdown) {
 }
 
 // completeAfterCancellation completes the NodeMaintenance of a cancelled shutdown. It retries until it succeeds or another shutdown begins.
+// The stored shutdown stays until then, so that the next process of the agent continues.
 func (a *Agent) completeAfterCancellation(ctx context.Context) {
-	if err := a.State.ClearShutdown(); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to remove the stored shutdown")
+	if err := a.State.SetShutdown(Shutdown{Cancelled: true}); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to store that the shutdown was cancelled")
 	}
 	for ctx.Err() == nil && !a.Keeper.State().Preparing {
 		err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
 		if err == nil {
+			err = a.State.ClearShutdown()
+		}
+		if err == nil {
 			return
 		}
-		klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance")
+		klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance of a cancelled shutdown")
 		pause(ctx, cleanupInterval)
 	}
 }

@@ -17,12 +17,19 @@ import (
 // State is what outlives the agent's process but not a reboot. It is a directory in memory that the containers of the agent's Pod share.
 type State struct{ Dir string }
 
-// Shutdown is a shutdown in progress.
+// Shutdown is a shutdown in progress, or one that was cancelled.
 type Shutdown struct {
 	// Since is when the agent first observed the shutdown.
 	Since time.Time `json:"since"`
 	// Released is true when the agent has released its lock. The second lock is then released, too.
 	Released bool `json:"released"`
+	// Cancelled is true when the shutdown was cancelled and its NodeMaintenance has to be completed.
+	Cancelled bool `json:"cancelled,omitempty"`
+}
+
+// continues reports whether this is the shutdown in progress, and not one that was cancelled while the agent did not run.
+func (s *Shutdown) continues(lock logind.State) bool {
+	return s != nil && !s.Cancelled && shutdown.Continues(s.Since, time.Now(), lock.DelayMax)
 }
 
 const (
@@ -32,7 +39,7 @@ const (
 	readyFile      = "ready"
 )
 
-// Shutdown returns the shutdown in progress, or nil.
+// Shutdown returns the stored shutdown, or nil.
 func (s State) Shutdown() *Shutdown {
 	shutdown := &Shutdown{}
 	if !s.read(shutdownFile, shutdown) {
@@ -41,7 +48,7 @@ func (s State) Shutdown() *Shutdown {
 	return shutdown
 }
 
-// SetShutdown stores the shutdown in progress.
+// SetShutdown stores a shutdown.
 func (s State) SetShutdown(shutdown Shutdown) error { return s.write(shutdownFile, shutdown) }
 
 // ClearShutdown removes the stored shutdown.
@@ -126,7 +133,7 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 		budget := shutdown.Budget(config, keeper.State().DelayMax)
 		for keeper.State().Preparing && keeper.Locked() {
 			stored := state.Shutdown()
-			if time.Since(start) >= budget || stored != nil && stored.Released {
+			if time.Since(start) >= budget || stored.continues(keeper.State()) && stored.Released {
 				klog.FromContext(ctx).Info("Releasing the second lock", "after", time.Since(start))
 				keeper.Release()
 				break

@@ -195,6 +195,24 @@ func TestShutdown(t *testing.T) {
 		s.Expect(node.Off()).To(BeFalse())
 	})
 
+	t.Run("S61: a restarted agent completes the NodeMaintenance of a shutdown that was cancelled meanwhile, and delays the next one", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "forgotten"})
+		s.run(node, realnode.NewPod("f-first", "10s"))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("f-first", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
+		s.Expect(node.CancelShutdown()).To(Succeed())
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.maintenance(g, "shutdown-forgotten").Spec.Stage).To(Equal(v1alpha1.StageComplete))
+			g.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
+		}, eventually, pace).Should(Succeed())
+		s.Eventually(func() bool { return s.unschedulable("forgotten") }, eventually, pace).Should(BeFalse())
+		s.run(node, realnode.NewPod("f-second", "3s"))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "f-second")
+	})
+
 	t.Run("S7: where the kubelet's graceful shutdown is enabled, the agent reports it and only creates a NodeMaintenance", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "kubelet", ShutdownGracePeriod: 20 * time.Second, ShutdownGracePeriodCriticalPods: 5 * time.Second})
