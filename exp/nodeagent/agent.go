@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -52,6 +53,8 @@ type Observed struct {
 	Settings Settings
 	// KubeletTerminatesPods is true if the kubelet's own graceful shutdown is enabled.
 	KubeletTerminatesPods bool
+	// KubeletProblem explains why the agent cannot stop the kubelet. Empty if it can.
+	KubeletProblem string
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
 }
@@ -197,10 +200,30 @@ func (a *Agent) refresh(ctx context.Context) bool {
 		return false
 	}
 	a.mu.Lock()
-	a.observed.KubeletTerminatesPods = graceful
+	problem := a.observed.KubeletProblem
+	a.mu.Unlock()
+	problem = a.kubeletProblem(ctx, problem)
+	a.mu.Lock()
+	a.observed.KubeletTerminatesPods, a.observed.KubeletProblem = graceful, problem
 	a.mu.Unlock()
 	notify(a.nodeChanged)
 	return a.refreshPriorities(ctx, port)
+}
+
+// kubeletProblem explains why systemd cannot stop the kubelet, which has just answered. The present explanation stays while the agent is not
+// connected to the system bus.
+func (a *Agent) kubeletProblem(ctx context.Context, present string) string {
+	runs, err := a.Keeper.RunsKubelet(ctx)
+	switch {
+	case errors.Is(err, logind.ErrDisconnected):
+		return present
+	case err != nil:
+		return err.Error()
+	case !runs:
+		return "it runs, but not as kubelet.service of systemd. The agent does not support k3s, RKE2, k0s and MicroK8s, which run it in other units"
+	default:
+		return ""
+	}
 }
 
 func (a *Agent) refreshPriorities(ctx context.Context, port int32) bool {
@@ -257,6 +280,10 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
 		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
 			"Start the runtime, or fix the agent's flag --container-runtime and its volumes: " + o.Runtime.Problem
+	case o.KubeletProblem != "":
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletNotStopped
+		condition.Message = "The agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts the Pods that the agent " +
+			"terminates: " + o.KubeletProblem
 	case o.Settings.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, o.Settings.Problem
 	case lock.Problem != "":

@@ -106,6 +106,15 @@ func TestCondition(t *testing.T) {
 		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionTrue))
 		g.Expect(o.Ready(held)).To(BeTrue())
 	})
+	t.Run("S62: is False while the agent cannot stop the kubelet, which does not matter where the kubelet terminates the Pods", func(t *testing.T) {
+		g := NewWithT(t)
+		o := observed(patient)
+		o.KubeletProblem = "it runs, but not as kubelet.service"
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletNotStopped),
+			HaveField("Message", ContainSubstring(o.KubeletProblem))))
+		o.KubeletTerminatesPods = true
+		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
+	})
 	t.Run("S60: is not ready before the container runtime has answered, and a first failure is reported at once", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(nodeagent.Observed{}.Ready(held)).To(BeFalse())

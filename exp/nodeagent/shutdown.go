@@ -167,6 +167,8 @@ type podTermination struct {
 	agent    *Agent
 	cancel   context.CancelFunc
 	finished chan struct{}
+	// stopsKubelet is true if the termination has asked systemd to stop the kubelet. It may be read when the termination has finished.
+	stopsKubelet bool
 }
 
 func (e *podTermination) done() bool {
@@ -191,11 +193,11 @@ func (e *podTermination) start(ctx context.Context, remaining time.Duration) {
 	e.finished = finished
 	go func() {
 		defer close(finished)
-		e.agent.terminatePods(ctx, remaining)
+		e.stopsKubelet = e.agent.terminatePods(ctx, remaining)
 	}()
 }
 
-// stop stops the termination and starts the kubelet again. Containers that have received SIGTERM still terminate.
+// stop stops the termination and starts the kubelet if the termination stops it. Containers that have received SIGTERM still terminate.
 func (e *podTermination) stop(ctx context.Context) {
 	if e.cancel == nil {
 		return
@@ -203,6 +205,9 @@ func (e *podTermination) stop(ctx context.Context) {
 	e.cancel()
 	<-e.finished
 	e.cancel = nil
+	if !e.stopsKubelet {
+		return
+	}
 	if err := e.agent.Keeper.StartKubelet(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to start the kubelet")
 	}
@@ -210,12 +215,12 @@ func (e *podTermination) stop(ctx context.Context) {
 
 // terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the
 // remaining time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running.
-// While the runtime does not list its Pods, terminatePods tries once to terminate those that it listed last.
-func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
-	log := klog.FromContext(ctx)
+// While the runtime does not list its Pods, terminatePods tries once to terminate those that it listed last. A kubelet that cannot be stopped
+// restarts the Pods, so terminatePods then terminates them only once.
+func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (stopsKubelet bool) {
 	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
-	port := a.port()
+	port, stoppable := a.port(), a.observed.KubeletProblem == ""
 	a.mu.Unlock()
 	if port != 0 {
 		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))
@@ -224,24 +229,31 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	}
 	pods, err := a.otherPods(ctx)
 	if err == nil && len(pods) == 0 {
-		return
-	}
-	if err := a.Keeper.StopKubelet(ctx); err != nil {
-		log.Error(err, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
+		return false
 	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
-	for attempted := false; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
-		if err != nil && !attempted {
-			log.Error(err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying", "count", len(pods))
+	for attempted, stopped := false, !stoppable; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
+		if !stopped {
+			stopped = a.stopKubelet(ctx)
 		}
 		if err == nil || !attempted {
 			a.terminateByPhase(ctx, pods, time.Until(deadline))
 		}
+		terminated := err == nil && !stoppable
 		attempted = err != nil
-		if pods, err = a.otherPods(ctx); err == nil && len(pods) == 0 {
-			return
+		if pods, err = a.otherPods(ctx); terminated || err == nil && len(pods) == 0 {
+			break
 		}
 	}
+	return stoppable
+}
+
+func (a *Agent) stopKubelet(ctx context.Context) (stopped bool) {
+	err := a.Keeper.StopKubelet(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
+	}
+	return err == nil
 }
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {
@@ -263,6 +275,9 @@ func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remai
 func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
 	priorities := a.State.Priorities()
 	pods, err := a.Runtime.Pods(ctx)
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "The container runtime does not list its Pods; retrying until the deadline")
+	}
 	var others []shutdown.Pod
 	for _, pod := range pods {
 		if pod.UID != a.PodUID {

@@ -1,6 +1,7 @@
 package realnode
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,6 +37,8 @@ type Options struct {
 	InhibitDelayMax time.Duration
 	// ShutdownGracePeriod and ShutdownGracePeriodCriticalPods are those of the kubelet's own graceful shutdown. Default: off.
 	ShutdownGracePeriod, ShutdownGracePeriodCriticalPods time.Duration
+	// KubeletUnit is the name of the unit that runs the kubelet. Default: kubelet.service.
+	KubeletUnit string
 	// Programs maps the names of further images to the path of a static program, which becomes the only file and the entrypoint.
 	Programs map[string]string
 }
@@ -58,6 +61,7 @@ func Start(ctx context.Context, cluster *controlplane.ControlPlane, options Opti
 	if options.InhibitDelayMax == 0 {
 		options.InhibitDelayMax = 5 * time.Second
 	}
+	options.KubeletUnit = cmp.Or(options.KubeletUnit, spec.Kubelet)
 	n := &Node{options: options, cluster: cluster}
 	defer func() {
 		if err != nil {
@@ -154,7 +158,7 @@ func ready(node *corev1.Node) bool {
 
 // SwitchOn switches the node on without waiting.
 func (n *Node) SwitchOn(ctx context.Context) error {
-	config := spec.Node{Dir: n.dir, KubeletArgs: n.kubeletArgs(), InhibitDelayMax: n.options.InhibitDelayMax}
+	config := spec.Node{Dir: n.dir, KubeletArgs: n.kubeletArgs(), KubeletUnit: n.options.KubeletUnit, InhibitDelayMax: n.options.InhibitDelayMax}
 	var err error
 	if config.Images, err = n.images(); err != nil {
 		return err

@@ -195,6 +195,19 @@ func TestShutdown(t *testing.T) {
 		s.Expect(node.Off()).To(BeFalse())
 	})
 
+	t.Run("S62: reports a kubelet in another unit, and terminates the Pods that remain once, instead of until the deadline", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "unit", KubeletUnit: "k3s-agent.service"})
+		s.Eventually(func() string { return s.agentCondition(s, "unit").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonKubeletNotStopped))
+		s.Expect(s.agentCondition(s, "unit").Status).To(Equal(corev1.ConditionFalse))
+		s.create(s.workload.Client, tolerateAll(daemonSet("y-logs", node.Name())))
+		s.awaitStarted(node, "y-logs", 1)
+		start := time.Now()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), "y-logs")
+		s.Expect(time.Since(start)).To(BeNumerically("<", 60*time.Second), "the agent must not wait until the deadline")
+	})
+
 	t.Run("S61: a restarted agent completes the NodeMaintenance of a shutdown that was cancelled meanwhile, and delays the next one", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "forgotten"})

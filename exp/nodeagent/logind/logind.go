@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -312,6 +313,34 @@ func property[T any](object dbus.BusObject, name string) (T, error) {
 	return value, nil
 }
 
+// ErrDisconnected means that the Keeper is not connected to the system bus.
+var ErrDisconnected = errors.New("not connected to the system bus")
+
+// RunsKubelet reports whether systemd runs the kubelet as kubelet.service.
+func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
+	k.mu.Lock()
+	conn := k.conn
+	k.mu.Unlock()
+	if conn == nil {
+		return false, ErrDisconnected
+	}
+	var unit dbus.ObjectPath
+	err := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.GetUnit", 0, kubeletUnit).Store(&unit)
+	var refused dbus.Error
+	if errors.As(err, &refused) && refused.Name == systemdName+".NoSuchUnit" {
+		return false, nil
+	}
+	if err != nil {
+		return false, errors.Wrapf(err, "getting %s from systemd", kubeletUnit)
+	}
+	variant, err := conn.Object(systemdName, unit).GetProperty(systemdName + ".Unit.ActiveState")
+	if err != nil {
+		return false, errors.Wrapf(err, "reading the state of %s from systemd", kubeletUnit)
+	}
+	state, _ := variant.Value().(string)
+	return slices.Contains([]string{"active", "activating", "reloading", "refreshing"}, state), nil
+}
+
 // StopKubelet has systemd stop the kubelet.
 func (k *Keeper) StopKubelet(ctx context.Context) error { return k.systemd(ctx, "StopUnit") }
 
@@ -323,7 +352,7 @@ func (k *Keeper) systemd(ctx context.Context, method string) error {
 	conn := k.conn
 	k.mu.Unlock()
 	if conn == nil {
-		return errors.New("not connected to the system bus")
+		return ErrDisconnected
 	}
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager."+method, 0, kubeletUnit, "replace")
 	return errors.Wrapf(call.Err, "%s %s", method, kubeletUnit)

@@ -21,7 +21,7 @@ type Observed struct {
 	// the agent has begun to terminate Pods.
 	Created, Acting, Drained bool
 
-	// PodsTerminated is true when the agent has terminated all Pods that the container runtime listed.
+	// PodsTerminated is true when the agent has terminated the Pods that the container runtime listed.
 	PodsTerminated bool
 }
 
@@ -53,7 +53,7 @@ func Decide(c Config, o Observed) (Action, string) {
 	case elapsed >= o.Budget:
 		return Release, "the deadline is exceeded"
 	case o.PodsTerminated:
-		return Release, "all Pods have terminated"
+		return Release, "the Pods have terminated"
 	case o.KubeletTerminatesPods:
 		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet terminates the Pods"
 	case o.Drained:

@@ -49,7 +49,7 @@ func runNode(configFile string) error {
 	journal(spec.Booted)
 	n.logind = newLogind(n)
 	n.listen()
-	for _, name := range []string{spec.DBus, spec.Kubelet} {
+	for _, name := range []string{spec.DBus, n.KubeletUnit} {
 		if err := n.units[name].start(); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (n *node) importImages() error {
 	n.units = map[string]*unit{
 		spec.DBus:       n.unit(spec.DBus, "dbus-daemon", "--config-file="+filepath.Join(n.Dir, "dbus.conf"), "--nofork", "--nopidfile"),
 		spec.Containerd: n.unit(spec.Containerd, filepath.Join(n.Dir, "bin", "containerd"), "--config", filepath.Join(n.Dir, "containerd.toml")),
-		spec.Kubelet:    n.unit(spec.Kubelet, filepath.Join(n.Dir, "bin", "kubelet"), n.KubeletArgs...),
+		n.KubeletUnit:   n.unit(n.KubeletUnit, filepath.Join(n.Dir, "bin", "kubelet"), n.KubeletArgs...),
 	}
 	if err := n.units[spec.Containerd].start(); err != nil {
 		return err

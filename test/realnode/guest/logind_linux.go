@@ -82,6 +82,11 @@ func (l *logind) connect() error {
 	if err := conn.Export(systemd{l.node}, systemdPath, systemdName+managerOf); err != nil {
 		return errors.Wrap(err, "exporting systemd")
 	}
+	for _, u := range l.node.units {
+		if err := conn.Export(unitProperties{u}, unitPath(u.name), "org.freedesktop.DBus.Properties"); err != nil {
+			return errors.Wrap(err, "exporting a unit")
+		}
+	}
 	for _, name := range []string{systemdName, loginName} {
 		if _, err := conn.RequestName(name, dbus.NameFlagReplaceExisting); err != nil {
 			return errors.Wrapf(err, "requesting the bus name %s", name)
@@ -226,6 +231,32 @@ func (m manager) CancelScheduledShutdown() (bool, *dbus.Error) {
 
 // systemd implements the part of systemd that starts and stops the services of a node.
 type systemd struct{ node *node }
+
+// GetUnit implements org.freedesktop.systemd1.Manager.
+func (s systemd) GetUnit(name string) (dbus.ObjectPath, *dbus.Error) {
+	if s.node.units[name] == nil {
+		return "/", noSuchUnit(name)
+	}
+	return unitPath(name), nil
+}
+
+func unitPath(name string) dbus.ObjectPath {
+	return systemdPath + "/unit/" + dbus.ObjectPath(strings.NewReplacer(".", "_2e", "-", "_2d").Replace(name))
+}
+
+// unitProperties implements org.freedesktop.DBus.Properties for a unit, which has the property ActiveState only.
+type unitProperties struct{ unit *unit }
+
+// Get implements org.freedesktop.DBus.Properties.
+func (p unitProperties) Get(_, property string) (dbus.Variant, *dbus.Error) {
+	if property != "ActiveState" {
+		return dbus.Variant{}, prop.ErrPropNotFound
+	}
+	if p.unit.isWanted() {
+		return dbus.MakeVariant("active"), nil
+	}
+	return dbus.MakeVariant("inactive"), nil
+}
 
 // StopUnit implements org.freedesktop.systemd1.Manager.
 func (s systemd) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {

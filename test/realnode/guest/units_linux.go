@@ -129,6 +129,13 @@ func (u *unit) await(ended <-chan syscall.WaitStatus, gone chan struct{}) {
 	}
 }
 
+// isWanted returns whether the service was started and not stopped since.
+func (u *unit) isWanted() bool {
+	u.lock.Lock()
+	defer u.lock.Unlock()
+	return u.wanted
+}
+
 // stop stops the service, and returns when its process has exited.
 func (u *unit) stop() {
 	u.changing.Lock()

@@ -9,6 +9,8 @@ type Node struct {
 	Dir string
 	// KubeletArgs are the flags of the kubelet.
 	KubeletArgs []string
+	// KubeletUnit is the name of the unit that runs the kubelet.
+	KubeletUnit string
 	// Images are the tarballs to import.
 	Images []string
 	// InhibitDelayMax is the maximum delay that logind allows, unless a drop-in overrides it.
