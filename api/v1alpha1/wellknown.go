@@ -201,6 +201,8 @@ const (
 	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
 	// ReasonNoSystemBus means that the agent cannot delay a shutdown. The message says why.
 	ReasonNoSystemBus = "ShutdownNotDelayed"
+	// ReasonShutdownDelayDisabled means that the configuration has a period of 0, so that the agent does nothing in a shutdown.
+	ReasonShutdownDelayDisabled = "ShutdownDelayDisabled"
 	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that
 	// remain on the drained Node, or all Pods without the API server.
 	ReasonNoContainerRuntime = "ContainerRuntimeUnavailable"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -261,15 +262,18 @@ func (a *Agent) reportCondition(ctx context.Context) {
 	}
 }
 
-// Ready returns whether the agent can delay a shutdown and terminate Pods. It is the readiness of the agent's Pod.
+// Ready returns whether the agent can delay a shutdown and terminate Pods, or need not. It is the readiness of the agent's Pod.
 func (o Observed) Ready(lock logind.State) bool {
-	return lock.Held && o.Runtime.Known && o.Runtime.Problem == ""
+	return !o.Settings.Enabled() || lock.Held && o.Runtime.Known && o.Runtime.Problem == ""
 }
 
 // Condition returns the condition that the agent reports on its Node.
 func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	condition := corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue}
 	switch {
+	case !o.Settings.Enabled():
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownDelayDisabled
+		condition.Message = strings.TrimSpace("The configuration has a shutdownGracePeriod of 0: the agent does not delay a shutdown. " + o.Settings.Problem)
 	case !lock.Held && !lock.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
 		condition.Message = "The agent cannot delay a shutdown of the Node: " + lock.Problem
@@ -317,7 +321,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		klog.FromContext(ctx).Error(err, "Failed to set the condition of the Node")
 		return
 	}
-	if wanted.Status != corev1.ConditionTrue || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
+	if wanted.Status != corev1.ConditionTrue && wanted.Reason != v1alpha1.ReasonShutdownDelayDisabled || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
 		a.recordEvent(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
 	}
 }

@@ -57,7 +57,7 @@ func TestConfigs(t *testing.T) {
 	t.Run("S17: keeps the present configuration while that for all Nodes is invalid", func(t *testing.T) {
 		g := NewWithT(t)
 		present := configs.For(label("patient"), present)
-		write("config.yaml", "shutdownGracePeriod: 0s")
+		write("config.yaml", "shutdownGracePeriod: -1s")
 		for _, labels := range []map[string]string{nil, label("gpu")} {
 			got := configs.For(labels, present)
 			g.Expect(got.ShutdownGracePeriod.Duration).To(Equal(10 * time.Minute))
@@ -115,10 +115,20 @@ func TestCondition(t *testing.T) {
 		o.KubeletTerminatesPods = true
 		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
 	})
+	t.Run("S63: is False and ready where the configuration disables the delay", func(t *testing.T) {
+		g := NewWithT(t)
+		disabled := patient
+		disabled.ShutdownGracePeriod.Duration = 0
+		condition := observed(disabled).Condition(logind.State{})
+		g.Expect(condition).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonShutdownDelayDisabled)))
+		g.Expect(observed(disabled).Ready(logind.State{})).To(BeTrue())
+		disabled.Problem = "Cannot use another."
+		g.Expect(observed(disabled).Condition(logind.State{}).Message).To(HaveSuffix("Cannot use another."))
+	})
 	t.Run("S60: is not ready before the container runtime has answered, and a first failure is reported at once", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(nodeagent.Observed{}.Ready(held)).To(BeFalse())
-		o := nodeagent.Observed{Runtime: nodeagent.RuntimeState{}.Observe(errors.New("no such file"))}
+		g.Expect(nodeagent.Observed{Settings: patient}.Ready(held)).To(BeFalse())
+		o := nodeagent.Observed{Settings: patient, Runtime: nodeagent.RuntimeState{}.Observe(errors.New("no such file"))}
 		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionFalse))
 	})
 }

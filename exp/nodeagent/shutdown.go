@@ -24,9 +24,15 @@ const (
 	cleanupInterval = time.Second
 )
 
-// shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done.
+// shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done, or at once if the configuration
+// disables the delay.
 func (a *Agent) shutDown(ctx context.Context) {
 	log := klog.FromContext(ctx)
+	config := a.currentSettings().Config
+	if !config.Enabled() {
+		log.Info("The node shuts down. The configuration disables the delay")
+		return
+	}
 	begun := a.State.Shutdown()
 	if !begun.continues(a.Keeper.State()) {
 		begun = &Shutdown{Since: time.Now()}
@@ -34,7 +40,6 @@ func (a *Agent) shutDown(ctx context.Context) {
 			log.Error(err, "Failed to store the shutdown")
 		}
 	}
-	config := a.currentSettings().Config
 	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
 

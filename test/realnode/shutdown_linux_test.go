@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -193,6 +194,26 @@ func TestShutdown(t *testing.T) {
 		}, eventually, pace).Should(Succeed())
 		s.Eventually(func() bool { return s.unschedulable("cancelled") }, eventually, pace).Should(BeFalse())
 		s.Expect(node.Off()).To(BeFalse())
+	})
+
+	t.Run("S63: a period of 0 opts the Nodes of a pool out: the agent holds no lock, and the Node powers off at once", func(t *testing.T) {
+		s := root.sub(t)
+		s.configureMore(map[string]string{"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}", "off.yaml": "shutdownGracePeriod: 0s"})
+		node := s.node(realnode.Options{Name: "off"})
+		label := func(value string) {
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, v1alpha1.ShutdownConfigLabel, value))
+			s.Expect(s.workload.Client.Patch(s.Context(), s.nodeObject("off"), patch)).To(Succeed())
+		}
+		label(`"off"`)
+		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
+		s.Eventually(func() string { return s.agentCondition(s, "off").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownDelayDisabled))
+		label("null")
+		s.awaitAgent(node)
+		label(`"off"`)
+		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectPoweredOff(node)
+		s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: "shutdown-off"}, &v1alpha1.NodeMaintenance{})).To(Satisfy(apierrors.IsNotFound))
 	})
 
 	t.Run("S62: reports a kubelet in another unit, and terminates the Pods that remain once, instead of until the deadline", func(t *testing.T) {

@@ -72,8 +72,8 @@ func (k *Keeper) Changed() <-chan struct{} {
 	return k.stateChanged
 }
 
-// DelayFor sets how long a shutdown is to be delayed, and the directory for a drop-in that has logind allow it. If the directory is
-// empty, the Keeper writes no drop-in.
+// DelayFor sets how long a shutdown is to be delayed, and the directory for a drop-in that has logind allow it. If the time is 0, the Keeper
+// holds no lock. If the directory is empty, the Keeper writes no drop-in.
 func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -101,6 +101,11 @@ func (k *Keeper) wantedDelay() (want time.Duration, dropInDir string, changed <-
 		k.delayChanged = make(chan struct{}, 1)
 	}
 	return k.want, k.dropInDir, k.delayChanged
+}
+
+func (k *Keeper) wantsLock() bool {
+	want, _, _ := k.wantedDelay()
+	return want > 0
 }
 
 // State returns the current state.
@@ -180,10 +185,7 @@ func (k *Keeper) session(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-asked:
-			if k.State().Held { // takeLock requests the delay otherwise
-				problem := k.ensureDelay(ctx, conn, conn.Object(loginName, loginPath))
-				k.update(func(s *State) { s.Problem = problem })
-			}
+			k.applyDelay(ctx, conn)
 		case <-conn.Context().Done():
 			return errors.New("disconnected")
 		case signal, open := <-signals:
@@ -192,10 +194,21 @@ func (k *Keeper) session(ctx context.Context) error {
 			}
 			k.handle(ctx, conn, signal)
 		case <-time.After(retryAfter):
-			if s := k.State(); !s.Held && !s.Preparing { // logind may start after the bus
+			if s := k.State(); !s.Held && !s.Preparing && k.wantsLock() { // logind may start after the bus
 				k.takeLock(ctx, conn)
 			}
 		}
+	}
+}
+
+// applyDelay applies the delay that is now wanted.
+func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
+	switch s := k.State(); {
+	case s.Held && k.wantsLock():
+		problem := k.ensureDelay(ctx, conn, conn.Object(loginName, loginPath))
+		k.update(func(s *State) { s.Problem = problem })
+	case !s.Preparing:
+		k.takeLock(ctx, conn)
 	}
 }
 
@@ -234,10 +247,26 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	}
 }
 
-// takeLock takes a lock and closes the previous one. During a shutdown logind grants no locks; takeLock then keeps the previous one.
+// takeLock takes a lock and closes the previous one, or only closes it if no delay is wanted.
 func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
-	logind := conn.Object(loginName, loginPath)
-	problem := k.ensureDelay(ctx, conn, logind)
+	logind, problem := conn.Object(loginName, loginPath), ""
+	if k.wantsLock() {
+		problem = k.inhibit(ctx, conn, logind)
+	} else {
+		k.replaceLock(nil)
+	}
+	preparing, err := property[bool](logind, "PreparingForShutdown")
+	k.update(func(s *State) {
+		s.Problem = problem
+		if err == nil {
+			s.Preparing = preparing
+		}
+	})
+}
+
+// inhibit takes a lock and closes the previous one. During a shutdown logind grants no locks; inhibit then keeps the previous one.
+func (k *Keeper) inhibit(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
+	problem = k.ensureDelay(ctx, conn, logind)
 	var fd dbus.UnixFD
 	err := logind.CallWithContext(ctx, manager+".Inhibit", 0, "shutdown", k.Who, k.Why, "delay").Store(&fd)
 	var refused dbus.Error
@@ -249,13 +278,7 @@ func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
 	default:
 		problem = "logind refused the lock: " + err.Error()
 	}
-	preparing, err := property[bool](logind, "PreparingForShutdown")
-	k.update(func(s *State) {
-		s.Problem = problem
-		if err == nil {
-			s.Preparing = preparing
-		}
-	})
+	return problem
 }
 
 // ensureDelay reads the maximum delay that logind allows. If it is shorter than wanted and there is a directory for drop-ins, ensureDelay

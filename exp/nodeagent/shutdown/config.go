@@ -11,7 +11,7 @@ import (
 
 // Config configures the shutdown of a node. The fields have the names of the kubelet's where they mean the same.
 type Config struct {
-	// ShutdownGracePeriod is the maximum time by which the agent delays a shutdown.
+	// ShutdownGracePeriod is the maximum time by which the agent delays a shutdown. 0 means that the agent does nothing in a shutdown.
 	ShutdownGracePeriod metav1.Duration `json:"shutdownGracePeriod"`
 	// ShutdownGracePeriodCriticalPods is the part of ShutdownGracePeriod that is reserved for critical Pods.
 	ShutdownGracePeriodCriticalPods metav1.Duration `json:"shutdownGracePeriodCriticalPods"`
@@ -50,9 +50,9 @@ func Defaults() Config {
 // Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
-	case c.ShutdownGracePeriod.Duration <= 0 && len(c.ShutdownGracePeriodByPodPriority) == 0:
-		return errors.New("shutdownGracePeriod must be positive")
-	case c.ShutdownGracePeriodCriticalPods.Duration < 0 || c.ShutdownGracePeriodCriticalPods.Duration > c.ShutdownGracePeriod.Duration:
+	case c.ShutdownGracePeriod.Duration < 0:
+		return errors.New("shutdownGracePeriod must not be negative")
+	case c.ShutdownGracePeriodCriticalPods.Duration < 0, c.ShutdownGracePeriod.Duration > 0 && c.criticalPods() < c.ShutdownGracePeriodCriticalPods.Duration:
 		return errors.New("shutdownGracePeriodCriticalPods must be from 0 to shutdownGracePeriod")
 	case c.APIServerPatience.Duration <= 0 || c.ManagementPatience.Duration <= 0:
 		return errors.New("apiServerPatience and managementPatience must be positive")
@@ -70,6 +70,14 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// Enabled reports whether the agent delays shutdowns. As in the kubelet's configuration, periods of 0 disable this.
+func (c Config) Enabled() bool { return Total(c.Phases()) > 0 }
+
+// criticalPods returns the part of ShutdownGracePeriod for critical Pods. Its default does not exceed a ShutdownGracePeriod of 0.
+func (c Config) criticalPods() time.Duration {
+	return min(c.ShutdownGracePeriodCriticalPods.Duration, c.ShutdownGracePeriod.Duration)
+}
+
 // systemCritical is the lowest priority of critical Pods: that of system-cluster-critical.
 const systemCritical = int32(2_000_000_000)
 
@@ -82,7 +90,7 @@ type Phase struct {
 // Phases returns the phases of the shutdown in ascending order of priority, in which Pods are terminated.
 func (c Config) Phases() []Phase {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
-		critical := c.ShutdownGracePeriodCriticalPods.Duration
+		critical := c.criticalPods()
 		return []Phase{{From: 0, Period: c.ShutdownGracePeriod.Duration - critical}, {From: systemCritical, Period: critical}}
 	}
 	var phases []Phase

@@ -224,7 +224,7 @@ func TestMaintenance(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for name, change := range map[string]func(*shutdown.Config){
-		"a shutdownGracePeriod of 0":               func(c *shutdown.Config) { c.ShutdownGracePeriod.Duration = 0 },
+		"a negative shutdownGracePeriod":           func(c *shutdown.Config) { c.ShutdownGracePeriod.Duration = -1 },
 		"more time for critical Pods than for all": func(c *shutdown.Config) { c.ShutdownGracePeriodCriticalPods.Duration = time.Hour },
 		"an apiServerPatience of 0":                func(c *shutdown.Config) { c.APIServerPatience.Duration = 0 },
 		"a duplicate priority":                     func(c *shutdown.Config) { c.ShutdownGracePeriodByPodPriority = make([]shutdown.PriorityPeriod, 2) },
@@ -242,5 +242,22 @@ func TestConfig(t *testing.T) {
 	}
 	if err := shutdown.Defaults().Validate(); err != nil {
 		t.Error(err)
+	}
+	for name, change := range map[string]func(*shutdown.Config){
+		"S63: a shutdownGracePeriod of 0 disables the delay": func(c *shutdown.Config) { c.ShutdownGracePeriod.Duration = 0 },
+		"S63: priorities with periods of 0 disable the delay": func(c *shutdown.Config) {
+			c.ShutdownGracePeriodByPodPriority = []shutdown.PriorityPeriod{{Priority: 0}, {Priority: 1000}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := shutdown.Defaults()
+			if !config.Enabled() {
+				t.Error("the default is disabled")
+			}
+			change(&config)
+			if err := config.Validate(); err != nil || config.Enabled() {
+				t.Errorf("enabled: %t, %v", config.Enabled(), err)
+			}
+		})
 	}
 }
