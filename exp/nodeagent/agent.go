@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// refreshInterval is the interval at which the agent requests the kubelet's configuration and the priorities of its Pods. The
+	// refreshInterval is the interval at which the agent requests the kubelet's configuration and its Pods. The
 	// kubelet caches the authorization for two minutes, so it also answers at the start of a shutdown without the API server.
 	refreshInterval = time.Minute
-	// podCheckInterval is the interval at which the agent checks the container runtime for Pods whose priority it does not know.
+	// podCheckInterval is the interval at which the agent checks the container runtime for Pods that the kubelet has not reported.
 	podCheckInterval = 3 * time.Second
 )
 
@@ -152,7 +152,7 @@ func (a *Agent) port() int32 {
 	return a.node.Status.DaemonEndpoints.KubeletEndpoint.Port
 }
 
-// pollKubelet stores what only the kubelet knows, because the kubelet may not answer during a shutdown.
+// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown.
 func (a *Agent) pollKubelet(ctx context.Context) {
 	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
 		unknown := a.observeRuntime(ctx)
@@ -162,7 +162,8 @@ func (a *Agent) pollKubelet(ctx context.Context) {
 	}
 }
 
-// observeRuntime stores whether the container runtime answers. It returns whether the runtime runs Pods whose priority is unknown.
+// observeRuntime stores whether the container runtime answers. It returns whether the runtime runs Pods that the kubelet has not
+// reported.
 func (a *Agent) observeRuntime(ctx context.Context) (unknownPods bool) {
 	pods, err := a.Runtime.Pods(ctx)
 	if ctx.Err() != nil {
@@ -180,14 +181,14 @@ func (a *Agent) observeRuntime(ctx context.Context) (unknownPods bool) {
 		klog.FromContext(ctx).Error(err, "Failed to list the Pods of the container runtime")
 		return false
 	}
-	priorities := a.State.Priorities()
+	reported := a.State.KnownPods()
 	return slices.ContainsFunc(pods, func(pod shutdown.Pod) bool {
-		_, known := priorities[pod.UID]
+		_, known := reported[pod.UID]
 		return !known
 	})
 }
 
-// refresh stores the configuration of the kubelet and the priorities of its Pods. It returns false if it has failed.
+// refresh stores the configuration of the kubelet and what it reports about its Pods. It returns false if it has failed.
 func (a *Agent) refresh(ctx context.Context) bool {
 	a.mu.Lock()
 	port := a.port()
@@ -208,7 +209,7 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	a.observed.KubeletTerminatesPods, a.observed.KubeletProblem = graceful, problem
 	a.mu.Unlock()
 	notify(a.nodeChanged)
-	return a.refreshPriorities(ctx, port)
+	return a.refreshPods(ctx, port)
 }
 
 // kubeletProblem explains why systemd cannot stop the kubelet, which has just answered. The present explanation stays while the agent is not
@@ -227,13 +228,13 @@ func (a *Agent) kubeletProblem(ctx context.Context, present string) string {
 	}
 }
 
-func (a *Agent) refreshPriorities(ctx context.Context, port int32) bool {
-	priorities, err := a.Kubelet.Priorities(ctx, port)
+func (a *Agent) refreshPods(ctx context.Context, port int32) bool {
+	pods, err := a.Kubelet.Pods(ctx, port)
 	if err == nil {
-		err = a.State.SetPriorities(priorities)
+		err = a.State.SetKnownPods(pods)
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to read the priorities of the Pods from the kubelet")
+		klog.FromContext(ctx).Error(err, "Failed to read the Pods from the kubelet")
 	}
 	return err == nil
 }

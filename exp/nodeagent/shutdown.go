@@ -229,7 +229,7 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (sto
 	a.mu.Unlock()
 	if port != 0 {
 		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))
-		a.refreshPriorities(refreshContext, port)
+		a.refreshPods(refreshContext, port)
 		cancel()
 	}
 	pods, err := a.otherPods(ctx)
@@ -275,10 +275,10 @@ func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remai
 	}
 }
 
-// otherPods returns the Pods that run on the node with their priorities, except for the agent's own Pod. If the container runtime does not
-// answer, otherPods returns those that it listed last, and an error.
+// otherPods returns the Pods that run on the node, except for the agent's own Pod. If the container runtime does not answer, otherPods
+// returns those that it listed last, and an error.
 func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
-	priorities := a.State.Priorities()
+	known := a.State.KnownPods()
 	pods, err := a.Runtime.Pods(ctx)
 	if err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "The container runtime does not list its Pods; retrying until the deadline")
@@ -286,7 +286,7 @@ func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
 	var others []shutdown.Pod
 	for _, pod := range pods {
 		if pod.UID != a.PodUID {
-			pod.Priority = priorities[pod.UID]
+			pod.Known = known[pod.UID]
 			others = append(others, pod)
 		}
 	}

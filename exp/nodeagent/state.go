@@ -33,10 +33,10 @@ func (s *Shutdown) continues(lock logind.State) bool {
 }
 
 const (
-	shutdownFile   = "shutdown.json"
-	prioritiesFile = "priorities.json"
-	configFile     = "config.json"
-	readyFile      = "ready"
+	shutdownFile = "shutdown.json"
+	podsFile     = "pods.json"
+	configFile   = "config.json"
+	readyFile    = "ready"
 )
 
 // Shutdown returns the stored shutdown, or nil.
@@ -71,17 +71,15 @@ func (s State) Config() *shutdown.Config {
 // SetConfig stores the configuration that the agent uses.
 func (s State) SetConfig(config shutdown.Config) error { return s.write(configFile, config) }
 
-// Priorities returns the last observed priorities of Pods by UID.
-func (s State) Priorities() map[string]int32 {
-	priorities := map[string]int32{}
-	s.read(prioritiesFile, &priorities)
-	return priorities
+// KnownPods returns what the kubelet has last reported about its Pods, by UID.
+func (s State) KnownPods() map[string]shutdown.Known {
+	pods := map[string]shutdown.Known{}
+	s.read(podsFile, &pods)
+	return pods
 }
 
-// SetPriorities stores the priorities of Pods by UID.
-func (s State) SetPriorities(priorities map[string]int32) error {
-	return s.write(prioritiesFile, priorities)
-}
+// SetKnownPods stores what the kubelet reports about its Pods, by UID.
+func (s State) SetKnownPods(pods map[string]shutdown.Known) error { return s.write(podsFile, pods) }
 
 // Ready reports whether the agent would delay a shutdown and can terminate Pods. It is the readiness of the agent's Pod.
 func (s State) Ready() bool {

@@ -52,6 +52,29 @@ func Grace(seconds int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
 }
 
+// PreStop sets the preStop hook.
+func PreStop(hook corev1.LifecycleHandler) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &hook} }
+}
+
+// Env sets an environment variable.
+func Env(name, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Env = append(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: name, Value: value})
+	}
+}
+
+// Sidecars adds sidecars, which start in this order. The journal of the node has entries under their names.
+func Sidecars(names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		for _, name := range names {
+			sidecar := NewPod(name, "500ms").Spec.Containers[0]
+			sidecar.Name, sidecar.RestartPolicy = name, ptr.To(corev1.ContainerRestartPolicyAlways)
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers, sidecar)
+		}
+	}
+}
+
 // Class sets the priority class.
 func Class(name string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.PriorityClassName = name }

@@ -189,12 +189,12 @@ func (s *scene) run(node *realnode.Node, pods ...*corev1.Pod) {
 	}
 }
 
-// awaitKnown waits until the agent has stored the priorities of Pods.
+// awaitKnown waits until the agent has stored what the kubelet reports about Pods.
 func (s *scene) awaitKnown(node *realnode.Node, pods ...*corev1.Pod) {
 	s.Helper()
 	for _, pod := range pods {
 		s.Eventually(func() (string, error) {
-			return node.ReadFile("/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/state/priorities.json")
+			return node.ReadFile("/var/lib/kubelet/pods/*/volumes/kubernetes.io~empty-dir/state/pods.json")
 		},
 			eventually, pace).Should(ContainSubstring(string(pod.UID)), pod.Name)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -114,6 +116,39 @@ func TestShutdown(t *testing.T) {
 			released, _ := journal.First(spec.Who, spec.LockReleased+lock)
 			s.Expect(ended.Before(released)).To(BeTrue(), "lock %s was released before the Pod had terminated", lock)
 		}
+	})
+
+	t.Run("S64, S65: the agent runs preStop hooks of every kind, and terminates sidecars last, in the reverse order of their start", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "hooks"})
+		port, release, err := controlplane.ReservePort()
+		s.Expect(err).NotTo(HaveOccurred())
+		defer release()
+		hooks := map[string][]func(*corev1.Pod){
+			"h-exec": {realnode.PreStop(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/guest", "app", "note", "preStop"}}})},
+			"h-http": {realnode.PreStop(corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}}),
+				realnode.Env("HOOK_PORT", strconv.Itoa(port))},
+			"h-sleep": {realnode.PreStop(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}})},
+			"h-main":  {realnode.Sidecars("h-first", "h-second")},
+		}
+		for name, changes := range hooks {
+			s.create(s.workload.Client, tolerateAll(daemonSet(name, node.Name(), append(changes, realnode.Grace(60))...)))
+		}
+		for _, name := range []string{"h-exec", "h-http", "h-sleep", "h-main", "h-first", "h-second"} {
+			s.awaitStarted(node, name, 1)
+		}
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "the agent must terminate the Pods, not the kubelet")
+		for _, name := range []string{"h-exec", "h-http"} {
+			s.Expect(journal.Of(name)).To(Equal([]string{"started", "preStop", "SIGTERM", "ended"}), name)
+		}
+		began, _ := journal.First("h-exec", "preStop")
+		slept, _ := journal.First("h-sleep", "SIGTERM")
+		s.Expect(slept.Sub(began)).To(BeNumerically(">", 3*time.Second), "h-sleep has the same priority as h-exec")
+		s.expectGraceful(journal, "h-sleep", "h-main", "h-first", "h-second")
+		s.expectOrder(journal, []string{"h-main"}, []string{"h-second"})
+		s.expectOrder(journal, []string{"h-second"}, []string{"h-first"})
 	})
 
 	root.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")

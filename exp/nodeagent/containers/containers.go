@@ -3,9 +3,9 @@ package containers
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +28,7 @@ import (
 const (
 	gracePeriodAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 	preStopAnnotation     = "io.kubernetes.container.preStopHandler"
+	portsAnnotation       = "io.kubernetes.container.ports"
 	// podUIDLabel is a label that the kubelet sets on each container.
 	podUIDLabel = "io.kubernetes.pod.uid"
 )
@@ -79,7 +80,7 @@ func Connect(podUID string, sockets ...string) (*Runtime, error) {
 	return r, nil
 }
 
-// Pods returns the Pods that run on the node. Their priority is 0: the runtime does not know it. If no runtime answers, Pods returns the
+// Pods returns the Pods that run on the node, without priorities and sidecars, which the runtime does not know. If no runtime answers, Pods returns the
 // last list that a runtime has answered, and an error.
 func (r *Runtime) Pods(ctx context.Context) ([]shutdown.Pod, error) {
 	r.mu.Lock()
@@ -161,15 +162,27 @@ func (r *Runtime) containersOf(ctx context.Context, uid string) (runtimev1.Runti
 	return e.client, observed
 }
 
-// Terminate terminates a Pod: preStop hooks that are commands, SIGTERM, and SIGKILL at the end of the grace period. Unlike the kubelet, it
-// runs no other preStop hooks, and terminates sidecars together with the other containers. It returns when all containers of the Pod have
-// terminated.
+// Terminate terminates a Pod as the kubelet does: preStop hooks, SIGTERM, and SIGKILL at the end of the grace period. Sidecars receive SIGTERM
+// when the other containers have ended, in the reverse order of their start. Terminate returns when all containers of the Pod have ended.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/kuberuntime/kuberuntime_container.go
 func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error {
 	client, containers := r.containersOf(ctx, pod.UID)
-	failures := make([]error, len(containers))
+	failures, ended := make([]error, len(containers)), make([]chan struct{}, len(containers))
+	for i := range containers {
+		ended[i] = make(chan struct{})
+	}
 	var terminating sync.WaitGroup
 	for i, c := range containers {
-		terminating.Go(func() { failures[i] = terminateContainer(ctx, client, c, pod.GracePeriod) })
+		var earlier []<-chan struct{}
+		for j := range containers {
+			if turn(pod.Pod, containers[j]) < turn(pod.Pod, c) {
+				earlier = append(earlier, ended[j])
+			}
+		}
+		terminating.Go(func() {
+			defer close(ended[i])
+			failures[i] = terminateContainer(ctx, client, c, pod.GracePeriod, earlier)
+		})
 	}
 	terminating.Wait()
 	for _, failure := range failures {
@@ -180,15 +193,33 @@ func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error
 	return nil
 }
 
-func terminateContainer(ctx context.Context, client runtimev1.RuntimeServiceClient, c *runtimev1.Container, period time.Duration) error {
+// turn returns when a container receives SIGTERM: those of turn 0 first. The sidecar that started last has turn 1.
+func turn(pod shutdown.Pod, c *runtimev1.Container) int {
+	if i := slices.Index(pod.Sidecars, c.GetMetadata().GetName()); i >= 0 {
+		return len(pod.Sidecars) - i
+	}
+	return 0
+}
+
+// terminateContainer terminates a container after the earlier ones have ended, or when the period is over.
+func terminateContainer(ctx context.Context, client runtimev1.RuntimeServiceClient, c *runtimev1.Container, period time.Duration,
+	earlier []<-chan struct{},
+) error {
 	start := time.Now()
-	if command := preStop(c); len(command) > 0 {
-		_, err := client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: command, Timeout: seconds(period)})
-		if err != nil {
+	within, cancel := context.WithTimeout(ctx, period)
+	defer cancel()
+	if period > 0 {
+		if err := runPreStop(within, client, c, period); err != nil {
 			klog.FromContext(ctx).Error(err, "A preStop hook failed", "container", c.GetMetadata().GetName())
 		}
 	}
-	// As in the kubelet, the hook uses up the container's grace period. At least a second remains for SIGTERM: a timeout of 0 means SIGKILL.
+	for _, ended := range earlier {
+		select {
+		case <-ended:
+		case <-within.Done():
+		}
+	}
+	// As in the kubelet, both use up the container's grace period. At least a second remains for SIGTERM: a timeout of 0 means SIGKILL.
 	remaining := max(period-time.Since(start), time.Second)
 	_, err := client.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: c.GetId(), Timeout: seconds(remaining)})
 	return errors.Wrap(err, "stopping a container")
@@ -196,12 +227,3 @@ func terminateContainer(ctx context.Context, client runtimev1.RuntimeServiceClie
 
 // seconds rounds down, so that a Pod does not take longer than its phase, but returns at least 1.
 func seconds(period time.Duration) int64 { return max(int64(math.Floor(period.Seconds())), 1) }
-
-// preStop returns the command of the container's preStop hook. It returns nil for hooks of other kinds, which are not run.
-func preStop(c *runtimev1.Container) []string {
-	handler := &corev1.LifecycleHandler{}
-	if err := json.Unmarshal([]byte(c.GetAnnotations()[preStopAnnotation]), handler); err != nil || handler.Exec == nil {
-		return nil
-	}
-	return handler.Exec.Command
-}

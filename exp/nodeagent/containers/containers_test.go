@@ -3,8 +3,12 @@ package containers_test
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,14 +21,18 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// fakeRuntime is a container runtime. Each of its Pods has one container, whose ID is the UID of the Pod.
+// fakeRuntime is a container runtime. Each of its Pods has one container, whose ID is the UID of the Pod, unless containers has others.
 type fakeRuntime struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
-	mu      sync.Mutex
-	pods    []string
-	hangs   bool
-	stopped []string
+	mu         sync.Mutex
+	pods       []string
+	containers []*runtimev1.Container
+	sandbox    *runtimev1.PodSandboxStatus
+	hangs      bool
+	// did lists the commands that were run and the containers that were stopped. A container ends when ends receives a value, if it is set.
+	did  []string
+	ends chan struct{}
 }
 
 // serve serves a runtime with these Pods at a socket until stop is called. A runtime that stops removes its socket, as containerd does.
@@ -62,12 +70,15 @@ func (r *fakeRuntime) ListPodSandbox(ctx context.Context, _ *runtimev1.ListPodSa
 func (r *fakeRuntime) ListContainers(ctx context.Context, request *runtimev1.ListContainersRequest) (*runtimev1.ListContainersResponse, error) {
 	r.mu.Lock()
 	pods, hangs := r.pods, r.hangs
+	response := &runtimev1.ListContainersResponse{Containers: r.containers}
 	r.mu.Unlock()
 	if hangs {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	response := &runtimev1.ListContainersResponse{}
+	if len(response.GetContainers()) > 0 {
+		return response, nil
+	}
 	for _, uid := range pods {
 		labels := map[string]string{"io.kubernetes.pod.uid": uid}
 		if wanted := request.GetFilter().GetLabelSelector()["io.kubernetes.pod.uid"]; wanted == "" || wanted == uid {
@@ -79,11 +90,38 @@ func (r *fakeRuntime) ListContainers(ctx context.Context, request *runtimev1.Lis
 	return response, nil
 }
 
-func (r *fakeRuntime) StopContainer(_ context.Context, request *runtimev1.StopContainerRequest) (*runtimev1.StopContainerResponse, error) {
+func (r *fakeRuntime) StopContainer(ctx context.Context, request *runtimev1.StopContainerRequest) (*runtimev1.StopContainerResponse, error) {
+	r.record("stop " + request.GetContainerId())
+	if r.ends != nil {
+		select {
+		case <-r.ends:
+		case <-ctx.Done():
+		}
+	}
+	return &runtimev1.StopContainerResponse{}, nil
+}
+
+func (r *fakeRuntime) ExecSync(_ context.Context, request *runtimev1.ExecSyncRequest) (*runtimev1.ExecSyncResponse, error) {
+	r.record(strings.Join(request.GetCmd(), " "))
+	return &runtimev1.ExecSyncResponse{}, nil
+}
+
+func (r *fakeRuntime) PodSandboxStatus(context.Context, *runtimev1.PodSandboxStatusRequest) (*runtimev1.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stopped = append(r.stopped, request.GetContainerId())
-	return &runtimev1.StopContainerResponse{}, nil
+	return &runtimev1.PodSandboxStatusResponse{Status: r.sandbox}, nil
+}
+
+func (r *fakeRuntime) record(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.did = append(r.did, what)
+}
+
+func (r *fakeRuntime) runs(sandbox *runtimev1.PodSandboxStatus, containers ...*runtimev1.Container) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sandbox, r.containers = sandbox, containers
 }
 
 func (r *fakeRuntime) hang() {
@@ -92,28 +130,31 @@ func (r *fakeRuntime) hang() {
 	r.hangs = true
 }
 
-func (r *fakeRuntime) hasStopped() []string {
+func (r *fakeRuntime) hasDone() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stopped
+	return slices.Clone(r.did)
+}
+
+// newSockets returns the paths of two sockets. The path of a socket has at most 108 characters, so it is not in t.TempDir, whose path has the
+// name of the test.
+func newSockets(t *testing.T) (containerd, crio string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "containerd.sock"), filepath.Join(dir, "crio.sock")
+}
+
+func connect(g Gomega, sockets ...string) *containers.Runtime {
+	runtime, err := containers.Connect("agent", sockets...)
+	g.Expect(err).NotTo(HaveOccurred())
+	return runtime
 }
 
 func TestRuntime(t *testing.T) {
-	// The path of a socket has at most 108 characters.
-	sockets := func(t *testing.T) (containerd, crio string) {
-		t.Helper()
-		dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // t.TempDir contains the name of the test
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(dir) })
-		return filepath.Join(dir, "containerd.sock"), filepath.Join(dir, "crio.sock")
-	}
-	connect := func(g Gomega, sockets ...string) *containers.Runtime {
-		runtime, err := containers.Connect("agent", sockets...)
-		g.Expect(err).NotTo(HaveOccurred())
-		return runtime
-	}
 	uids := func(pods []shutdown.Pod) (uids []string) {
 		for _, pod := range pods {
 			uids = append(uids, pod.UID)
@@ -124,7 +165,7 @@ func TestRuntime(t *testing.T) {
 
 	t.Run("S60: uses the runtime that runs the agent's own Pod", func(t *testing.T) {
 		g := NewWithT(t)
-		containerd, crio := sockets(t)
+		containerd, crio := newSockets(t)
 		unused, _ := serve(t, containerd, "other")
 		used, _ := serve(t, crio, "agent", "web")
 		runtime := connect(g, containerd, crio)
@@ -132,13 +173,13 @@ func TestRuntime(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(uids(pods)).To(Equal([]string{"agent", "web"}))
 		g.Expect(runtime.Terminate(t.Context(), web)).To(Succeed())
-		g.Expect(used.hasStopped()).To(Equal([]string{"web"}))
-		g.Expect(unused.hasStopped()).To(BeEmpty())
+		g.Expect(used.hasDone()).To(Equal([]string{"stop web"}))
+		g.Expect(unused.hasDone()).To(BeEmpty())
 	})
 
 	t.Run("S60: a runtime without the agent's own Pod is an error, and not a node without Pods", func(t *testing.T) {
 		g := NewWithT(t)
-		containerd, crio := sockets(t)
+		containerd, crio := newSockets(t)
 		serve(t, containerd)
 		_, err := connect(g, containerd, crio).Pods(t.Context())
 		g.Expect(err).To(MatchError(And(ContainSubstring(containerd+": it does not run the agent's own Pod"), ContainSubstring(crio))))
@@ -146,7 +187,7 @@ func TestRuntime(t *testing.T) {
 
 	t.Run("S60: returns the last list and an error while the runtime is away, and connects to its new socket", func(t *testing.T) {
 		g := NewWithT(t)
-		containerd, crio := sockets(t)
+		containerd, crio := newSockets(t)
 		_, stop := serve(t, containerd, "agent", "web")
 		runtime := connect(g, containerd, crio)
 		_, err := runtime.Pods(t.Context())
@@ -165,7 +206,7 @@ func TestRuntime(t *testing.T) {
 
 	t.Run("S60: terminates the Pods that were listed last while the runtime lists none", func(t *testing.T) {
 		g := NewWithT(t)
-		containerd, _ := sockets(t)
+		containerd, _ := newSockets(t)
 		server, _ := serve(t, containerd, "agent", "web")
 		runtime := connect(g, containerd)
 		_, err := runtime.Pods(t.Context())
@@ -174,6 +215,118 @@ func TestRuntime(t *testing.T) {
 		_, err = runtime.Pods(t.Context())
 		g.Expect(err).To(HaveOccurred())
 		g.Expect(runtime.Terminate(t.Context(), web)).To(Succeed())
-		g.Expect(server.hasStopped()).To(Equal([]string{"web"}))
+		g.Expect(server.hasDone()).To(Equal([]string{"stop web"}))
+	})
+}
+
+func TestTerminate(t *testing.T) {
+	pod := func(sidecars ...string) shutdown.Termination {
+		return shutdown.Termination{Pod: shutdown.Pod{UID: "web", Known: shutdown.Known{Sidecars: sidecars}}, GracePeriod: time.Minute}
+	}
+	container := func(name string, annotations map[string]string) *runtimev1.Container {
+		return &runtimev1.Container{
+			Id: name, PodSandboxId: "sandbox-web", Labels: map[string]string{"io.kubernetes.pod.uid": "web"}, Annotations: annotations,
+			Metadata: &runtimev1.ContainerMetadata{Name: name},
+		}
+	}
+	preStop := func(hook string) map[string]string {
+		return map[string]string{
+			"io.kubernetes.container.preStopHandler": hook, "io.kubernetes.container.ports": `[{"name":"admin","containerPort":PORT},{"name":"x","containerPort":1}]`,
+		}
+	}
+	hostNetwork := &runtimev1.PodSandboxStatus{Linux: &runtimev1.LinuxPodSandboxStatus{
+		Namespaces: &runtimev1.Namespace{Options: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE}},
+	}}
+	podNetwork := &runtimev1.PodSandboxStatus{Network: &runtimev1.PodSandboxNetworkStatus{Ip: "127.0.0.1"}}
+	for name, test := range map[string]struct {
+		hook    string
+		sandbox *runtimev1.PodSandboxStatus
+		tls     bool
+		want    []string
+	}{
+		"S64: runs a command": {`{"exec":{"command":["drain","now"]}}`, nil, false, []string{"drain now", "stop app"}},
+		"S64: sends an HTTP request to the address of the Pod": {
+			`{"httpGet":{"path":"/drain?now","port":"admin","httpHeaders":[{"name":"host","value":"web"},{"name":"X-Why","value":"stop"}]}}`, podNetwork, false,
+			[]string{"GET web/drain?now X-Why=stop", "stop app"},
+		},
+		"S64: sends an HTTP request to a Pod in the network of the node": {
+			`{"httpGet":{"path":"/","port":PORT}}`, hostNetwork, false, []string{"GET 127.0.0.1:PORT/ X-Why=", "stop app"},
+		},
+		"S64: sends an HTTPS request without verifying the certificate": {
+			`{"httpGet":{"path":"/","port":PORT,"scheme":"HTTPS"}}`, podNetwork, true, []string{"GET 127.0.0.1:PORT/ X-Why=", "stop app"},
+		},
+		"S64: sends an HTTP request to the host of the hook": {
+			`{"httpGet":{"path":"/","port":"PORT","host":"localhost"}}`, nil, false, []string{"GET localhost:PORT/ X-Why=", "stop app"},
+		},
+		"S64: terminates a container whose hook cannot run": {`{"httpGet":{"path":"/","port":"none"}}`, podNetwork, false, []string{"stop app"}},
+		"S64: terminates a container whose Pod has no address": {
+			`{"httpGet":{"path":"/","port":PORT}}`, &runtimev1.PodSandboxStatus{}, false, []string{"stop app"},
+		},
+		"S64: terminates a container without a hook": {``, nil, false, []string{"stop app"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			socket, _ := newSockets(t)
+			server, _ := serve(t, socket)
+			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				server.record(r.Method + " " + r.Host + r.RequestURI + " X-Why=" + r.Header.Get("X-Why"))
+			})
+			var web *httptest.Server
+			if test.tls {
+				web = httptest.NewTLSServer(handler)
+			} else {
+				web = httptest.NewServer(handler)
+			}
+			defer web.Close()
+			_, port, err := net.SplitHostPort(web.Listener.Addr().String())
+			g.Expect(err).NotTo(HaveOccurred())
+			withPort := func(s string) string { return strings.ReplaceAll(s, "PORT", port) }
+			annotations := map[string]string{}
+			for key, value := range preStop(test.hook) {
+				if value != "" {
+					annotations[key] = withPort(value)
+				}
+			}
+			server.runs(test.sandbox, container("app", annotations))
+			g.Expect(connect(g, socket).Terminate(t.Context(), pod())).To(Succeed())
+			var want []string
+			for _, each := range test.want {
+				want = append(want, withPort(each))
+			}
+			g.Expect(server.hasDone()).To(Equal(want))
+		})
+	}
+
+	t.Run("S64: a hook that sleeps uses up the grace period, and at least a second remains for SIGTERM", func(t *testing.T) {
+		g := NewWithT(t)
+		socket, _ := newSockets(t)
+		server, _ := serve(t, socket)
+		server.runs(nil, container("app", preStop(`{"sleep":{"seconds":60}}`)))
+		short := pod()
+		short.GracePeriod = 300 * time.Millisecond
+		start := time.Now()
+		g.Expect(connect(g, socket).Terminate(t.Context(), short)).To(Succeed())
+		g.Expect(time.Since(start)).To(BeNumerically(">=", short.GracePeriod))
+		g.Expect(server.hasDone()).To(Equal([]string{"stop app"}))
+	})
+
+	t.Run("S65: sidecars receive SIGTERM when the other containers have ended, in the reverse order of their start", func(t *testing.T) {
+		g := NewWithT(t)
+		socket, _ := newSockets(t)
+		server, _ := serve(t, socket)
+		server.ends = make(chan struct{})
+		server.runs(nil, container("proxy", nil), container("logs", nil), container("app", nil), container("job", nil))
+		terminated := make(chan error, 1)
+		go func() { terminated <- connect(g, socket).Terminate(t.Context(), pod("proxy", "logs")) }()
+		g.Eventually(server.hasDone).Should(ConsistOf("stop app", "stop job"))
+		server.ends <- struct{}{} // one of the two ends
+		g.Consistently(server.hasDone, "100ms").Should(HaveLen(2), "a sidecar must wait for all other containers")
+		server.ends <- struct{}{}
+		g.Eventually(server.hasDone).Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs")))
+		g.Consistently(server.hasDone, "100ms").Should(HaveLen(3), "a sidecar must wait for those that started later")
+		server.ends <- struct{}{}
+		g.Eventually(server.hasDone).Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs"), Equal("stop proxy")))
+		server.ends <- struct{}{}
+		g.Eventually(terminated).Should(Receive(BeNil()))
 	})
 }

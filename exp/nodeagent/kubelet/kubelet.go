@@ -14,8 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
 // limit is the maximum size of a response in bytes. A list of some hundred Pods takes a few megabytes.
@@ -47,18 +49,29 @@ func (c *Client) HasGracefulShutdown(ctx context.Context, port int32) (bool, err
 	return response.Config.ShutdownGracePeriod.Duration > 0 || len(response.Config.ShutdownGracePeriodByPodPriority) > 0, err
 }
 
-// Priorities returns the priorities of the Pods on the node by UID. The kubelet reports static Pods without a resolved priority, so
+// Pods returns the priorities and sidecars of the Pods on the node by UID. The kubelet reports static Pods without a resolved priority, so
 // manifests.Priority resolves it.
-func (c *Client) Priorities(ctx context.Context, port int32) (map[string]int32, error) {
+func (c *Client) Pods(ctx context.Context, port int32) (map[string]shutdown.Known, error) {
 	pods := &corev1.PodList{}
 	if err := c.get(ctx, port, "/pods", pods); err != nil {
 		return nil, err
 	}
-	priorities := map[string]int32{}
+	known := map[string]shutdown.Known{}
 	for i := range pods.Items {
-		priorities[string(pods.Items[i].UID)] = manifests.Priority(&pods.Items[i])
+		pod := &pods.Items[i]
+		known[string(pod.UID)] = shutdown.Known{Priority: manifests.Priority(pod), Sidecars: sidecars(pod)}
 	}
-	return priorities, nil
+	return known, nil
+}
+
+func sidecars(pod *corev1.Pod) []string {
+	var names []string
+	for _, c := range pod.Spec.InitContainers {
+		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 func (c *Client) get(ctx context.Context, port int32, path string, into any) error {

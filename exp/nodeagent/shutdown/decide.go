@@ -93,8 +93,15 @@ func leaveToKubelet(requested bool) Action {
 // Pod is a Pod that runs on the node.
 type Pod struct {
 	UID, Namespace, Name string
-	Priority             int32
 	GracePeriod          time.Duration
+	Known
+}
+
+// Known is what the agent learns from the kubelet about a Pod, because the container runtime does not know it.
+type Known struct {
+	Priority int32 `json:"priority,omitempty"`
+	// Sidecars are the names of the init containers with the restart policy Always, in the order in which they start.
+	Sidecars []string `json:"sidecars,omitempty"`
 }
 
 // Termination is a Pod and the grace period with which the agent terminates it.

@@ -120,7 +120,8 @@ func TestPhases(t *testing.T) {
 	})
 	t.Run("S6: gives each Pod the shorter of its grace period and the period of its phase", func(t *testing.T) {
 		pods := []shutdown.Pod{
-			{Name: "a", Priority: 0, GracePeriod: time.Hour}, {Name: "b", Priority: 0, GracePeriod: time.Second}, {Name: "c", Priority: 100000, GracePeriod: time.Hour},
+			{Name: "a", GracePeriod: time.Hour}, {Name: "b", GracePeriod: time.Second},
+			{Name: "c", GracePeriod: time.Hour, Known: shutdown.Known{Priority: 100000}},
 		}
 		got := shutdown.Terminations(config.Phases(), pods)
 		if a, b, c := got[0][0], got[0][1], got[2][0]; a.GracePeriod != time.Minute || b.GracePeriod != time.Second || c.GracePeriod != 10*time.Second {
@@ -159,7 +160,7 @@ func TestTimeIsDivided(t *testing.T) {
 
 func TestDividesTimeAmongOccupiedPhases(t *testing.T) {
 	phases := shutdown.Defaults().Phases() // 20 s for regular Pods, 10 s for critical ones
-	critical := shutdown.Pod{Name: "cni", Priority: 2_000_001_000}
+	critical := shutdown.Pod{Name: "cni", Known: shutdown.Known{Priority: 2_000_001_000}}
 	regular := shutdown.Pod{Name: "web"}
 	for name, test := range map[string]struct {
 		pods      []shutdown.Pod

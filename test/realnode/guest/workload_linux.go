@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"log"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -26,6 +29,11 @@ func runApp(args []string) error {
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	if port := os.Getenv("HOOK_PORT"); port != "" {
+		if err := serveHook(port); err != nil {
+			return err
+		}
+	}
 	if err := record("started"); err != nil {
 		return err
 	}
@@ -44,6 +52,21 @@ func runApp(args []string) error {
 		time.Sleep(lasts)
 	}
 	return record("ended")
+}
+
+// serveHook records each HTTP request, which is a preStop hook.
+func serveHook(port string) error {
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+	if err != nil {
+		return errors.Wrap(err, "listening for the hook")
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if err := record("preStop"); err != nil {
+			log.Print(err)
+		}
+	})}
+	go func() { log.Print(server.Serve(listener)) }()
+	return nil
 }
 
 func record(what string) error {
