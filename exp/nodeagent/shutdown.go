@@ -135,14 +135,12 @@ func (f *observedMaintenance) record(m *v1alpha1.NodeMaintenance, err error, at 
 
 // followMaintenance creates the NodeMaintenance and records its progress until ctx is done.
 func (a *Agent) followMaintenance(ctx context.Context, into *observedMaintenance) {
-	for ctx.Err() == nil {
+	for failures := (failureLog{}); ctx.Err() == nil; {
 		m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
 		if err == nil {
 			m, err = a.ensureMaintenance(ctx, m)
 		}
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to get or create the NodeMaintenance")
-		}
+		failures.log(ctx, err, "Failed to get or create the NodeMaintenance")
 		into.record(m, err, time.Now())
 		pause(ctx, pollInterval)
 	}
@@ -165,6 +163,21 @@ func (a *Agent) ensureMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenan
 	default:
 		return m, nil
 	}
+}
+
+// failureLog logs an error of a retried request only when it changes: the container runtime reads the agent's output, and while it does not run,
+// more than 64 kB would block the agent.
+type failureLog struct{ last string }
+
+func (l *failureLog) log(ctx context.Context, err error, message string) {
+	text := ""
+	if err != nil && ctx.Err() == nil {
+		text = err.Error()
+	}
+	if text != "" && text != l.last {
+		klog.FromContext(ctx).Error(err, message)
+	}
+	l.last = text
 }
 
 // podTermination terminates the Pods of the node without the kubelet.
@@ -237,9 +250,13 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (sto
 		return false
 	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
+	listing, stopping := failureLog{}, failureLog{}
 	for attempted, stopped := false, !stoppable; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
+		listing.log(ctx, err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying until the deadline")
 		if !stopped {
-			stopped = a.stopKubelet(ctx)
+			stopErr := a.Keeper.StopKubelet(ctx)
+			stopping.log(ctx, stopErr, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
+			stopped = stopErr == nil
 		}
 		if err == nil || !attempted {
 			a.terminateByPhase(ctx, pods, time.Until(deadline))
@@ -251,14 +268,6 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (sto
 		}
 	}
 	return stoppable
-}
-
-func (a *Agent) stopKubelet(ctx context.Context) (stopped bool) {
-	err := a.Keeper.StopKubelet(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
-	}
-	return err == nil
 }
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {
@@ -280,9 +289,6 @@ func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remai
 func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
 	known := a.State.KnownPods()
 	pods, err := a.Runtime.Pods(ctx)
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "The container runtime does not list its Pods; retrying until the deadline")
-	}
 	var others []shutdown.Pod
 	for _, pod := range pods {
 		if pod.UID != a.PodUID {
