@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -189,7 +188,7 @@ func TestShutdown(t *testing.T) {
 		s.create(s.workload.Client, tolerateAll(daemonSet("t-logs", node.Name(), realnode.Grace(60))))
 		s.awaitStarted(node, "t-logs", 1)
 		s.Expect(node.StopContainerd()).To(Succeed())
-		s.Eventually(func() string { return s.agentCondition(s, "runtime").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonNoContainerRuntime))
+		s.awaitReason("runtime", v1alpha1.ReasonNoContainerRuntime)
 		s.Expect(s.agentCondition(s, "runtime").Status).To(Equal(corev1.ConditionFalse))
 		s.Expect(node.StartContainerd()).To(Succeed())
 		s.awaitRuntime(node)
@@ -235,16 +234,12 @@ func TestShutdown(t *testing.T) {
 		s := root.sub(t)
 		s.configureMore(map[string]string{"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}", "off.yaml": "shutdownGracePeriod: 0s"})
 		node := s.node(realnode.Options{Name: "off"})
-		label := func(value string) {
-			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, v1alpha1.ShutdownConfigLabel, value))
-			s.Expect(s.workload.Client.Patch(s.Context(), s.nodeObject("off"), patch)).To(Succeed())
-		}
-		label(`"off"`)
+		s.selectConfiguration("off", `"off"`)
 		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
-		s.Eventually(func() string { return s.agentCondition(s, "off").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownDelayDisabled))
-		label("null")
+		s.awaitReason("off", v1alpha1.ReasonShutdownDelayDisabled)
+		s.selectConfiguration("off", "null")
 		s.awaitAgent(node)
-		label(`"off"`)
+		s.selectConfiguration("off", `"off"`)
 		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectPoweredOff(node)
@@ -254,7 +249,7 @@ func TestShutdown(t *testing.T) {
 	t.Run("S62: reports a kubelet in another unit, and terminates the Pods that remain once, instead of until the deadline", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "unit", KubeletUnit: "k3s-agent.service"})
-		s.Eventually(func() string { return s.agentCondition(s, "unit").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonKubeletNotStopped))
+		s.awaitReason("unit", v1alpha1.ReasonKubeletNotStopped)
 		s.Expect(s.agentCondition(s, "unit").Status).To(Equal(corev1.ConditionFalse))
 		s.create(s.workload.Client, tolerateAll(daemonSet("y-logs", node.Name())))
 		s.awaitStarted(node, "y-logs", 1)
@@ -286,7 +281,7 @@ func TestShutdown(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "kubelet", ShutdownGracePeriod: 20 * time.Second, ShutdownGracePeriodCriticalPods: 5 * time.Second})
 		s.run(node, realnode.NewPod("u-regular", "2s"))
-		s.Eventually(func() string { return s.agentCondition(s, "kubelet").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownByKubelet))
+		s.awaitReason("kubelet", v1alpha1.ReasonShutdownByKubelet)
 		s.Eventually(func(g Gomega) {
 			events := &corev1.EventList{}
 			g.Expect(s.workload.Client.List(s.Context(), events, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
@@ -308,19 +303,26 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
 	})
 
-	t.Run("S2, S4: writes a drop-in for logind if configured, and completes the NodeMaintenance after the boot with completeOnBoot", func(t *testing.T) {
+	t.Run("S2, S4: writes a drop-in for logind while configured, and completes the NodeMaintenance after the boot with completeOnBoot", func(t *testing.T) {
 		s := root.sub(t)
-		s.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s, completeOnBoot: true, logindDropInDir: " + spec.LogindDropIns + "}")
-		s.mount(spec.LogindDropIns)
-		node := s.node(realnode.Options{Name: "allowed", InhibitDelayMax: 10 * time.Second})
-		s.Expect(node.Disk(spec.LogindDropIns + "/90-node-maintenance.conf")).To(BeARegularFile())
-		s.Eventually(func() string { return s.agentCondition(s, "allowed").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownDelayed))
+		const config = "shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s, completeOnBoot: true"
+		s.configureMore(map[string]string{"config.yaml": "{" + config + "}", "raised.yaml": "{" + config + ", logindDropInDir: " + spec.LogindDropIns + "}"})
+		node := s.node(realnode.Options{
+			Name: "allowed", InhibitDelayMax: 10 * time.Second, Labels: map[string]string{v1alpha1.ShutdownConfigLabel: "raised"},
+		})
+		s.awaitReason("allowed", v1alpha1.ReasonShutdownDelayed)
+		s.Expect(node.ReadFile(spec.LogindDropIns + "/90-node-maintenance.conf")).To(ContainSubstring("InhibitDelayMaxSec=61"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectPoweredOff(node)
 		s.Expect(node.Boot(s.Context())).To(Succeed())
 		s.Eventually(func() v1alpha1.NodeMaintenanceStage { return s.maintenance(s, "shutdown-allowed").Spec.Stage }, eventually, pace).
 			Should(Equal(v1alpha1.StageComplete))
 		s.Eventually(func() bool { return s.unschedulable("allowed") }, eventually, pace).Should(BeFalse())
+
+		s.selectConfiguration("allowed", "null")
+		s.awaitReason("allowed", v1alpha1.ReasonDelayedTooShort)
+		_, err := node.ReadFile(spec.LogindDropIns + "/90-node-maintenance.conf")
+		s.Expect(err).To(HaveOccurred(), "the agent must remove its drop-in")
 	})
 
 	// From here on the manager loses its connection, too, and reconnects after some time.
@@ -400,6 +402,19 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
+// selectConfiguration sets the label of a Node that selects the agent's configuration, as JSON.
+func (s *scene) selectConfiguration(node, name string) {
+	s.Helper()
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, v1alpha1.ShutdownConfigLabel, name))
+	s.Expect(s.workload.Client.Patch(s.Context(), s.nodeObject(node), patch)).To(Succeed())
+}
+
+// awaitReason waits until the agent's condition of a Node has a reason.
+func (s *scene) awaitReason(node, reason string) {
+	s.Helper()
+	s.Eventually(func() string { return s.agentCondition(s, node).Reason }, eventually, pace).Should(Equal(reason))
+}
+
 // awaitRuntime waits until the kubelet and the agent use the container runtime after it has restarted.
 func (s *scene) awaitRuntime(node *realnode.Node) {
 	s.Helper()
@@ -476,20 +491,4 @@ func (s *scene) awaitPod(name string) {
 		g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}, pod)).To(Succeed())
 		g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning))
 	}, eventually, pace).Should(Succeed())
-}
-
-// mount adds a directory of the nodes to the agents, as an administrator does.
-func (s *scene) mount(dir string) {
-	s.Helper()
-	agents := &appsv1.DaemonSet{}
-	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, agents)).To(Succeed())
-	before := agents.DeepCopy()
-	pod := &agents.Spec.Template.Spec
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more", VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr.To(corev1.HostPathDirectoryOrCreate)},
-	}})
-	for i := range pod.Containers {
-		pod.Containers[i].VolumeMounts = append(pod.Containers[i].VolumeMounts, corev1.VolumeMount{Name: "more", MountPath: dir})
-	}
-	s.Expect(s.workload.Client.Patch(s.Context(), agents, client.MergeFrom(before))).To(Succeed())
 }

@@ -31,6 +31,9 @@ const (
 	dropIn     = "90-node-maintenance.conf"
 )
 
+// RuntimeDropIns is the directory of logind's drop-ins that the agent's DaemonSet mounts. It is empty after a boot.
+const RuntimeDropIns = "/run/systemd/logind.conf.d"
+
 // State is the observed state of logind and of the lock.
 type State struct {
 	// Held is true if the Keeper holds a lock and is connected to the bus, so that it delays a shutdown and is notified of it.
@@ -253,6 +256,7 @@ func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
 	if k.wantsLock() {
 		problem = k.inhibit(ctx, conn, logind)
 	} else {
+		k.removeDropIn(ctx, conn)
 		k.replaceLock(nil)
 	}
 	preparing, err := property[bool](logind, "PreparingForShutdown")
@@ -285,6 +289,9 @@ func (k *Keeper) inhibit(ctx context.Context, conn *dbus.Conn, logind dbus.BusOb
 // raises it.
 func (k *Keeper) ensureDelay(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
 	want, dropInDir, _ := k.wantedDelay()
+	if dropInDir == "" {
+		k.removeDropIn(ctx, conn)
+	}
 	delay, err := delayMax(logind)
 	if err != nil {
 		return "cannot use logind: " + err.Error()
@@ -314,6 +321,25 @@ func writeDropIn(ctx context.Context, conn *dbus.Conn, want time.Duration, dropI
 	if err := os.WriteFile(filepath.Join(dropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // world-readable, too
 		return errors.Wrap(err, "writing a drop-in of logind")
 	}
+	return reload(ctx, conn)
+}
+
+// removeDropIn removes a drop-in that an earlier configuration has requested. Those in other directories than RuntimeDropIns stay.
+func (k *Keeper) removeDropIn(ctx context.Context, conn *dbus.Conn) {
+	err := os.Remove(filepath.Join(RuntimeDropIns, dropIn))
+	if os.IsNotExist(err) {
+		return
+	}
+	if err == nil {
+		err = reload(ctx, conn)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to remove the drop-in of logind, which the configuration no longer requests")
+	}
+}
+
+// reload sends SIGHUP to logind, which then reads its configuration.
+func reload(ctx context.Context, conn *dbus.Conn) error {
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(syscall.SIGHUP))
 	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }

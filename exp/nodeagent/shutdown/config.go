@@ -27,7 +27,7 @@ type Config struct {
 	// CompleteOnBoot completes the NodeMaintenance of a shutdown when the node has booted. By default a user completes it.
 	CompleteOnBoot bool `json:"completeOnBoot"`
 	// LogindDropInDir is the directory for a logind drop-in that raises InhibitDelayMaxSec to ShutdownGracePeriod. If it is empty, the
-	// agent writes no drop-in.
+	// agent writes no drop-in, and removes the one that it has written into logind.RuntimeDropIns.
 	LogindDropInDir string `json:"logindDropInDir,omitempty"`
 }
 

@@ -30,7 +30,7 @@ const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	DBusSocket       = "/run/dbus/system_bus_socket"
 	StaticPodPath    = "/etc/kubernetes/manifests"
-	LogindDropIns    = "/etc/systemd/logind.conf.d"
+	LogindDropIns    = "/run/systemd/logind.conf.d"
 	// Journal is the file to which the workload and logind append one line for each thing that happens: the Unix time in nanoseconds,
 	// who, and what. It outlives reboots.
 	Journal = "/var/lib/journal/journal"
