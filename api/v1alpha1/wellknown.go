@@ -201,6 +201,9 @@ const (
 	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
 	// ReasonNoSystemBus means that the agent cannot delay a shutdown. The message says why.
 	ReasonNoSystemBus = "ShutdownNotDelayed"
+	// ReasonNodeShutdown means that the Node shuts down, and that the agent delays this until the Node is drained. It stays until the agent
+	// runs again after the boot.
+	ReasonNodeShutdown = "NodeShutdown"
 	// ReasonShutdownDelayDisabled means that the configuration has a period of 0, so that the agent does nothing in a shutdown.
 	ReasonShutdownDelayDisabled = "ShutdownDelayDisabled"
 	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that

@@ -54,6 +54,8 @@ type Observed struct {
 	Settings Settings
 	// KubeletTerminatesPods is true if the kubelet's own graceful shutdown is enabled.
 	KubeletTerminatesPods bool
+	// Requested is true once the NodeMaintenance of the present or last shutdown exists.
+	Requested bool
 	// KubeletProblem explains why the agent cannot stop the kubelet. Empty if it can.
 	KubeletProblem string
 	// Runtime is the state of the container runtime.
@@ -284,6 +286,10 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	case o.KubeletTerminatesPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
+	case lock.Preparing && o.Requested:
+		condition.Reason = v1alpha1.ReasonNodeShutdown
+		condition.Message = fmt.Sprintf("The Node shuts down. The agent delays this until the Node is drained, for at most %s.",
+			shutdown.Budget(o.Settings.Config, lock.DelayMax))
 	case o.Runtime.Problem != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
 		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
@@ -318,7 +324,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		}
 		wanted.LastTransitionTime = present.LastTransitionTime
 	}
-	if a.Keeper.State().Preparing {
+	if a.Keeper.State().Preparing && wanted.Reason != v1alpha1.ReasonNodeShutdown {
 		return // during a shutdown, requests are reserved for the NodeMaintenance
 	}
 	if err := a.Cluster.SetCondition(ctx, wanted); err != nil {

@@ -125,6 +125,16 @@ func TestCondition(t *testing.T) {
 		disabled.Problem = "Cannot use another."
 		g.Expect(observed(disabled).Condition(logind.State{}).Message).To(HaveSuffix("Cannot use another."))
 	})
+	t.Run("S66: reports a shutdown once its NodeMaintenance exists", func(t *testing.T) {
+		g := NewWithT(t)
+		o, preparing := observed(patient), held
+		preparing.Preparing = true
+		g.Expect(o.Condition(preparing).Reason).To(Equal(v1alpha1.ReasonShutdownDelayed))
+		o.Requested = true
+		g.Expect(o.Condition(preparing)).To(And(HaveField("Status", corev1.ConditionTrue), HaveField("Reason", v1alpha1.ReasonNodeShutdown),
+			HaveField("Message", ContainSubstring("10m0s"))))
+		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownDelayed), "after a cancellation")
+	})
 	t.Run("S60: is not ready before the container runtime has answered, and a first failure is reported at once", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(nodeagent.Observed{Settings: patient}.Ready(held)).To(BeFalse())

@@ -43,6 +43,7 @@ func (a *Agent) shutDown(ctx context.Context) {
 	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
 
+	a.setRequested(false)
 	followContext, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
 	maintenance := &observedMaintenance{}
@@ -142,6 +143,9 @@ func (a *Agent) followMaintenance(ctx context.Context, into *observedMaintenance
 		}
 		failures.log(ctx, err, "Failed to get or create the NodeMaintenance")
 		into.record(m, err, time.Now())
+		if err == nil && m != nil {
+			a.setRequested(true)
+		}
 		pause(ctx, pollInterval)
 	}
 }
@@ -162,6 +166,17 @@ func (a *Agent) ensureMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenan
 		return nil, nil
 	default:
 		return m, nil
+	}
+}
+
+// setRequested stores whether the NodeMaintenance of the shutdown exists. If it does, the condition of the Node reports the shutdown.
+func (a *Agent) setRequested(requested bool) {
+	a.mu.Lock()
+	changed := a.observed.Requested != requested
+	a.observed.Requested = requested
+	a.mu.Unlock()
+	if changed {
+		notify(a.nodeChanged)
 	}
 }
 

@@ -48,7 +48,7 @@ func TestShutdown(t *testing.T) {
 	root := newScene(t)
 	// Ten minutes, so that a busy machine does not reach the deadline: these tests are not about it.
 	root.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}")
-	t.Run("S1, S3: a NodeMaintenance drains the Node, and the agent releases the lock after the last Pod has terminated", func(t *testing.T) {
+	t.Run("S1, S3, S66: a NodeMaintenance drains the Node, and the agent releases the lock after the last Pod has terminated", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "connected"})
 		regular, critical := workload("c")
@@ -66,6 +66,7 @@ func TestShutdown(t *testing.T) {
 		s.expectOrder(journal, names(critical), []string{"c-daemon", "c-static"})
 		s.expectOrder(journal, []string{"c-daemon"}, []string{"c-static"})
 		s.Expect(journal.Count("c-stuck", "SIGTERM")).To(Equal(1))
+		s.Expect(s.agentCondition(s, "connected").Reason).To(Equal(v1alpha1.ReasonNodeShutdown))
 		m := s.maintenance(s, "shutdown-connected")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		s.Expect(m.Spec.Reason).To(Equal("node shutdown"))
