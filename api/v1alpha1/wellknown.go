@@ -209,8 +209,8 @@ const (
 	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that
 	// remain on the drained Node, or all Pods without the API server.
 	ReasonNoContainerRuntime = "ContainerRuntimeUnavailable"
-	// ReasonKubeletNotStopped means that the agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts the
-	// Pods that the agent terminates. The message says why.
+	// ReasonKubeletNotStopped means that the agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts
+	// the Pods that the agent terminates. The message says why.
 	ReasonKubeletNotStopped = "KubeletCannotBeStopped"
 
 	// ReasonShutdownConfigInvalid means that the agent cannot use the configuration that applies to the Node. The message says why, and

@@ -217,8 +217,8 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	return a.refreshPods(ctx, port)
 }
 
-// kubeletProblem explains why systemd cannot stop the kubelet, which has just answered. The present explanation stays while the agent is not
-// connected to the system bus.
+// kubeletProblem explains why systemd cannot stop the kubelet, which has just answered. The present explanation stays while the agent is
+// not connected to the system bus.
 func (a *Agent) kubeletProblem(ctx context.Context, present string) string {
 	runs, err := a.Keeper.RunsKubelet(ctx)
 	switch {

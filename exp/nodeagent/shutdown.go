@@ -180,8 +180,8 @@ func (a *Agent) setRequested(requested bool) {
 	}
 }
 
-// failureLog logs an error of a retried request only when it changes: the container runtime reads the agent's output, and while it does not run,
-// more than 64 kB would block the agent.
+// failureLog logs an error of a retried request only when it changes: the container runtime reads the agent's output, and while it does not
+// run, more than 64 kB would block the agent.
 type failureLog struct{ last string }
 
 func (l *failureLog) log(ctx context.Context, err error, message string) {
@@ -246,9 +246,9 @@ func (e *podTermination) stop(ctx context.Context) {
 	}
 }
 
-// terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the
-// remaining time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running.
-// While the runtime does not list its Pods, terminatePods tries once to terminate those that it listed last. A kubelet that cannot be stopped
+// terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the remaining
+// time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running. While the
+// runtime does not list its Pods, terminatePods tries once to terminate those that it listed last. A kubelet that cannot be stopped
 // restarts the Pods, so terminatePods then terminates them only once.
 func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (stopsKubelet bool) {
 	deadline := time.Now().Add(remaining)

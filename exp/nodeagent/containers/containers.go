@@ -80,8 +80,8 @@ func Connect(podUID string, sockets ...string) (*Runtime, error) {
 	return r, nil
 }
 
-// Pods returns the Pods that run on the node, without priorities and sidecars, which the runtime does not know. If no runtime answers, Pods returns the
-// last list that a runtime has answered, and an error.
+// Pods returns the Pods that run on the node, without priorities and sidecars, which the runtime does not know. If no runtime answers, Pods
+// returns the last list that a runtime has answered, and an error.
 func (r *Runtime) Pods(ctx context.Context) ([]shutdown.Pod, error) {
 	r.mu.Lock()
 	first := r.current
@@ -162,8 +162,9 @@ func (r *Runtime) containersOf(ctx context.Context, uid string) (runtimev1.Runti
 	return e.client, observed
 }
 
-// Terminate terminates a Pod as the kubelet does: preStop hooks, SIGTERM, and SIGKILL at the end of the grace period. Sidecars receive SIGTERM
-// when the other containers have ended, in the reverse order of their start. Terminate returns when all containers of the Pod have ended.
+// Terminate terminates a Pod as the kubelet does: preStop hooks, SIGTERM, and SIGKILL at the end of the grace period. Sidecars receive
+// SIGTERM when the other containers have ended, in the reverse order of their start. Terminate returns when all containers of the Pod have
+// ended.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/kuberuntime/kuberuntime_container.go
 func (r *Runtime) Terminate(ctx context.Context, pod shutdown.Termination) error {
 	client, containers := r.containersOf(ctx, pod.UID)

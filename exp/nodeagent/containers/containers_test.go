@@ -136,8 +136,8 @@ func (r *fakeRuntime) hasDone() []string {
 	return slices.Clone(r.did)
 }
 
-// newSockets returns the paths of two sockets. The path of a socket has at most 108 characters, so it is not in t.TempDir, whose path has the
-// name of the test.
+// newSockets returns the paths of two sockets. The path of a socket has at most 108 characters, so it is not in t.TempDir, whose path has
+// the name of the test.
 func newSockets(t *testing.T) (containerd, crio string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // see above

@@ -119,7 +119,8 @@ func portOf(c *runtimev1.Container, port intstr.IntOrString) (int, error) {
 	return number, errors.Wrapf(err, "the container has no port %q", port.StrVal)
 }
 
-// addressOf returns the IP address of a Pod. The runtime reports none for a Pod in the network of the node, which is the agent's network, too.
+// addressOf returns the IP address of a Pod. The runtime reports none for a Pod in the network of the node, which is the agent's network,
+// too.
 func addressOf(ctx context.Context, client runtimev1.RuntimeServiceClient, sandbox string) (string, error) {
 	response, err := client.PodSandboxStatus(ctx, &runtimev1.PodSandboxStatusRequest{PodSandboxId: sandbox})
 	if err != nil {

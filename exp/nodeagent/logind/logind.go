@@ -75,8 +75,8 @@ func (k *Keeper) Changed() <-chan struct{} {
 	return k.stateChanged
 }
 
-// DelayFor sets how long a shutdown is to be delayed, and the directory for a drop-in that has logind allow it. If the time is 0, the Keeper
-// holds no lock. If the directory is empty, the Keeper writes no drop-in.
+// DelayFor sets how long a shutdown is to be delayed, and the directory for a drop-in that has logind allow it. If the time is 0, the
+// Keeper holds no lock. If the directory is empty, the Keeper writes no drop-in.
 func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
