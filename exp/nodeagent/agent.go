@@ -56,7 +56,9 @@ type Observed struct {
 	KubeletTerminatesPods bool
 	// Requested is true once the NodeMaintenance of the present or last shutdown exists.
 	Requested bool
-	// KubeletProblem explains why the agent cannot stop the kubelet. Empty if it can.
+	// KubeletElsewhere is true if the kubelet runs, but not as kubelet.service of systemd.
+	KubeletElsewhere bool
+	// KubeletProblem explains why the agent cannot stop the kubelet, or may not be able to. Empty if it can.
 	KubeletProblem string
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
@@ -207,29 +209,29 @@ func (a *Agent) refresh(ctx context.Context) bool {
 		return false
 	}
 	a.mu.Lock()
-	problem := a.observed.KubeletProblem
+	a.observed.KubeletTerminatesPods = graceful
 	a.mu.Unlock()
-	problem = a.kubeletProblem(ctx, problem)
-	a.mu.Lock()
-	a.observed.KubeletTerminatesPods, a.observed.KubeletProblem = graceful, problem
-	a.mu.Unlock()
+	a.observeUnit(ctx)
 	notify(a.nodeChanged)
 	return a.refreshPods(ctx, port)
 }
 
-// kubeletProblem explains why systemd cannot stop the kubelet, which has just answered. The present explanation stays while the agent is
-// not connected to the system bus.
-func (a *Agent) kubeletProblem(ctx context.Context, present string) string {
+// observeUnit stores whether systemd runs the kubelet, which has just answered, as kubelet.service.
+func (a *Agent) observeUnit(ctx context.Context) {
 	runs, err := a.Keeper.RunsKubelet(ctx)
+	if errors.Is(err, logind.ErrDisconnected) {
+		return // the condition reports this
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	switch {
-	case errors.Is(err, logind.ErrDisconnected):
-		return present
 	case err != nil:
-		return err.Error()
+		a.observed.KubeletProblem = err.Error()
 	case !runs:
-		return "it runs, but not as kubelet.service of systemd. The agent does not support k3s, RKE2, k0s and MicroK8s, which run it in other units"
+		a.observed.KubeletElsewhere, a.observed.KubeletProblem = true,
+			"it runs, but not as kubelet.service of systemd. The agent does not support k3s, RKE2, k0s and MicroK8s, which run it in other units"
 	default:
-		return ""
+		a.observed.KubeletElsewhere, a.observed.KubeletProblem = false, ""
 	}
 }
 
@@ -270,7 +272,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 
 // Ready returns whether the agent can delay a shutdown and terminate Pods, or need not. It is the readiness of the agent's Pod.
 func (o Observed) Ready(lock logind.State) bool {
-	return !o.Settings.Enabled() || lock.Held && o.Runtime.Known && o.Runtime.Problem == ""
+	return !o.Settings.Enabled() || lock.Held && (o.KubeletTerminatesPods || o.Runtime.Known && o.Runtime.Problem == "")
 }
 
 // Condition returns the condition that the agent reports on its Node.

@@ -113,6 +113,7 @@ func TestCondition(t *testing.T) {
 		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletNotStopped),
 			HaveField("Message", ContainSubstring(o.KubeletProblem))))
 		o.KubeletTerminatesPods = true
+		g.Expect((nodeagent.Observed{Settings: patient, KubeletTerminatesPods: true}).Ready(held)).To(BeTrue(), "it needs no container runtime")
 		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
 	})
 	t.Run("S63: is False and ready where the configuration disables the delay", func(t *testing.T) {

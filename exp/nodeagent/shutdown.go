@@ -253,7 +253,7 @@ func (e *podTermination) stop(ctx context.Context) {
 func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (stopsKubelet bool) {
 	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
-	port, stoppable := a.port(), a.observed.KubeletProblem == ""
+	port, stoppable := a.port(), !a.observed.KubeletElsewhere
 	a.mu.Unlock()
 	if port != 0 {
 		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))
