@@ -238,6 +238,8 @@ func (a *Agent) observeUnit(ctx context.Context) {
 func (a *Agent) refreshPods(ctx context.Context, port int32) bool {
 	pods, err := a.Kubelet.Pods(ctx, port)
 	if err == nil {
+		running, _ := a.Runtime.Pods(ctx) // if the runtime does not answer, those that it listed last
+		shutdown.Remember(pods, a.State.KnownPods(), running)
 		err = a.State.SetKnownPods(pods)
 	}
 	if err != nil {

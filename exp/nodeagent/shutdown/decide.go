@@ -104,6 +104,19 @@ type Known struct {
 	Sidecars []string `json:"sidecars,omitempty"`
 }
 
+// Remember adds to what the kubelet reports what was known before about running Pods that it does not report: a kubelet that has restarted
+// reports static Pods only, until it has listed its Pods from the API server.
+func Remember(reported, before map[string]Known, running []Pod) {
+	for _, pod := range running {
+		if _, found := reported[pod.UID]; found {
+			continue
+		}
+		if known, found := before[pod.UID]; found {
+			reported[pod.UID] = known
+		}
+	}
+}
+
 // Termination is a Pod and the grace period with which the agent terminates it.
 type Termination struct {
 	Pod

@@ -1,6 +1,7 @@
 package shutdown_test
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -184,6 +185,18 @@ func TestDividesTimeAmongOccupiedPhases(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRemember(t *testing.T) {
+	t.Run("S67: remembers running Pods that a restarted kubelet does not report", func(t *testing.T) {
+		reported := map[string]shutdown.Known{"static": {Priority: 3}}
+		before := map[string]shutdown.Known{"static": {Priority: 2}, "critical": {Priority: 9, Sidecars: []string{"logs"}}, "ended": {Priority: 1}}
+		shutdown.Remember(reported, before, []shutdown.Pod{{UID: "static"}, {UID: "critical"}, {UID: "new"}})
+		want := map[string]shutdown.Known{"static": {Priority: 3}, "critical": {Priority: 9, Sidecars: []string{"logs"}}}
+		if !reflect.DeepEqual(reported, want) {
+			t.Errorf("%+v", reported)
+		}
+	})
 }
 
 func TestMaintenance(t *testing.T) {
