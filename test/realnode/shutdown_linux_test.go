@@ -120,6 +120,7 @@ func TestShutdown(t *testing.T) {
 
 	t.Run("S64, S65: the agent runs preStop hooks of every kind, and terminates sidecars last, in the reverse order of their start", func(t *testing.T) {
 		s := root.sub(t)
+		s.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}")
 		node := s.node(realnode.Options{Name: "hooks"})
 		port, release, err := controlplane.ReservePort()
 		s.Expect(err).NotTo(HaveOccurred())
