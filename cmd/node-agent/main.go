@@ -43,10 +43,19 @@ func main() {
 	flag.StringVar(&o.state, "state", "/run/node-agent", "Directory for state that outlives the process but not a reboot.")
 	klog.InitFlags(nil)
 	flag.Parse()
+	if err := neverBlock(syscall.Stderr); err != nil {
+		klog.Background().Error(err, "The agent may wait for the container runtime to read its output")
+	}
 	if err := run(o, flag.Arg(0)); err != nil {
 		fmt.Fprintf(os.Stderr, "node-agent: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// neverBlock has writes to a pipe fail while it is full. The container runtime reads the agent's output. While it does not run, lines are
+// lost instead of blocking an agent that has to carry out a shutdown.
+func neverBlock(pipe int) error {
+	return errors.Wrap(syscall.SetNonblock(pipe, true), "setting the output to non-blocking")
 }
 
 func run(o options, mode string) error {

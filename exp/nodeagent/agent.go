@@ -182,7 +182,6 @@ func (a *Agent) observeRuntime(ctx context.Context) (unknownPods bool) {
 		notify(a.nodeChanged)
 	}
 	if err != nil {
-		// The runtime also reads the agent's output. Without it, more than the pipe's 64 kB would block the agent.
 		if changed {
 			klog.FromContext(ctx).Error(err, "Failed to list the Pods of the container runtime")
 		}

@@ -180,8 +180,8 @@ func (a *Agent) setRequested(requested bool) {
 	}
 }
 
-// failureLog logs an error of a retried request only when it changes: the container runtime reads the agent's output, and while it does not
-// run, more than 64 kB would block the agent.
+// failureLog logs an error of a retried request only when it changes: while the container runtime does not run, nothing reads the agent's
+// output, and lines are lost when the pipe is full.
 type failureLog struct{ last string }
 
 func (l *failureLog) log(ctx context.Context, err error, message string) {
