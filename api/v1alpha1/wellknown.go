@@ -62,6 +62,10 @@ const (
 	// selected.
 	NodeUIDAnnotation = "maintenance.cluster.x-k8s.io/node-uid"
 
+	// ShutdownBootAnnotation on a NodeMaintenance that the node agent has created is the boot ID of the Node at its shutdown. With
+	// NodeUIDAnnotation, the manager completes and deletes the NodeMaintenance when this Node no longer exists.
+	ShutdownBootAnnotation = "maintenance.cluster.x-k8s.io/boot-id"
+
 	// RequestedForAnnotation on a NodeMaintenance that serves a Machine is the purpose of the last request: RequestedForRollout,
 	// RequestedForStage or RequestedForDeletion.
 	RequestedForAnnotation = "maintenance.cluster.x-k8s.io/requested-for"

@@ -274,11 +274,9 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 	return r.patchMetadata(ctx, s, "completing")
 }
 
-// isNodeDeleted reports whether the NodeMaintenance served a Machine of the Cluster whose Node no longer exists. The drain may have begun
-// in another management cluster, from which the Cluster was moved.
+// isNodeDeleted reports whether the NodeMaintenance ends because its Node no longer exists.
 func (s *scope) isNodeDeleted() bool {
-	_, served := machinedrain.OwnerMachineOfAnyManager(s.maintenance, s.request.Cluster)
-	return served && s.maintenance.Annotations[v1alpha1.NodeUIDAnnotation] != "" && len(s.nodes) == 0
+	return len(s.nodes) == 0 && machinedrain.EndsWithNode(s.maintenance, s.request.Cluster)
 }
 
 // observeRetry is the interval of checks whether the watch has delivered a Node that exists.

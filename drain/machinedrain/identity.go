@@ -33,6 +33,14 @@ func OwnerMachineOfAnyManager(m *v1alpha1.NodeMaintenance, cluster types.Namespa
 	return types.NamespacedName{Namespace: namespace, Name: name}, ok
 }
 
+// EndsWithNode reports whether a NodeMaintenance is completed and deleted when the Node that it names no longer exists: it serves a Machine
+// of the Cluster, whose drain may have begun in another management cluster, from which the Cluster was moved, or the shutdown of the Node.
+func EndsWithNode(m *v1alpha1.NodeMaintenance, cluster types.NamespacedName) bool {
+	_, servesMachine := OwnerMachineOfAnyManager(m, cluster)
+	_, servesShutdown := m.Annotations[v1alpha1.ShutdownBootAnnotation]
+	return (servesMachine || servesShutdown) && m.Annotations[v1alpha1.NodeUIDAnnotation] != ""
+}
+
 // IsOrphaned reports whether a NodeMaintenance serves a deletion of this running Machine, or a rollout that began in another management
 // cluster, so that no controller continues it here. clusterctl move does not preserve deletions
 // (https://github.com/kubernetes-sigs/cluster-api/issues/3215), nor does a management cluster that is restored from an earlier snapshot,

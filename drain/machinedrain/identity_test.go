@@ -287,6 +287,32 @@ func TestIsSuspendedWithoutMachine(t *testing.T) {
 	}
 }
 
+func TestEndsWithNode(t *testing.T) {
+	ofShutdown := func(uid string) map[string]string {
+		return map[string]string{v1alpha1.ShutdownBootAnnotation: "boot", v1alpha1.NodeUIDAnnotation: uid}
+	}
+	serving := func(cluster string) map[string]string {
+		return map[string]string{v1alpha1.OwnerClusterAnnotation: cluster, v1alpha1.OwnerMachineAnnotation: "ns/m", v1alpha1.NodeUIDAnnotation: "uid"}
+	}
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        bool
+	}{
+		"M88: serves a Machine of the Cluster":                        {serving("ns/c"), true},
+		"M90: serves a Machine of another Cluster":                    {serving("ns/other"), false},
+		"S70: serves the shutdown of the Node that it names":          {ofShutdown("uid"), true},
+		"S70: it is not known which Node it serves":                   {ofShutdown(""), false},
+		"R12: a user has created it, and names the Node with its UID": {map[string]string{v1alpha1.NodeUIDAnnotation: "uid"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}}
+			if got := machinedrain.EndsWithNode(m, types.NamespacedName{Namespace: "ns", Name: "c"}); got != tc.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestIsOrphaned(t *testing.T) {
 	t.Run("M16, M136: reverts the drain of a deletion that clusterctl move or a restored snapshot does not preserve, and no other drain", func(t *testing.T) {
 		cases := map[string]struct {

@@ -150,20 +150,20 @@ func (a *Agent) followMaintenance(ctx context.Context, into *observedMaintenance
 	}
 }
 
-// ensureMaintenance creates the NodeMaintenance. It first deletes a complete one of an earlier shutdown, which has the same name. It
-// returns nil while there is no NodeMaintenance of this shutdown.
+// ensureMaintenance creates the NodeMaintenance. It first deletes a complete one of an earlier shutdown, or one of an earlier Node, which
+// have the same name. It returns nil while there is no NodeMaintenance of this shutdown.
 func (a *Agent) ensureMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenance) (*v1alpha1.NodeMaintenance, error) {
 	switch {
 	case m == nil:
-		bootID := ""
-		if node := a.lastNode(); node != nil {
-			bootID = node.Status.NodeInfo.BootID
+		node, err := a.Cluster.Node(ctx) // the observed one may have been deleted
+		if err != nil || node == nil {
+			return nil, err
 		}
-		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(a.Node, bootID, a.currentSettings().Config))
-	case m.Spec.Stage == v1alpha1.StageComplete && m.DeletionTimestamp == nil:
-		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
+		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(node, a.currentSettings().Config))
 	case m.DeletionTimestamp != nil:
 		return nil, nil
+	case m.Spec.Stage == v1alpha1.StageComplete, shutdown.IsOfAnother(m, a.lastNode()):
+		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
 	default:
 		return m, nil
 	}

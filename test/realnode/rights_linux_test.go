@@ -29,7 +29,7 @@ func TestRights(t *testing.T) {
 	}
 	agent := root.asAgent("mine", true)
 	maintenance := func(node string) *v1alpha1.NodeMaintenance {
-		return shutdown.Maintenance(node, "", shutdown.Defaults())
+		return shutdown.Maintenance(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, shutdown.Defaults())
 	}
 	forbidden := Satisfy(apierrors.IsForbidden)
 	// An admission policy takes a moment to take effect.

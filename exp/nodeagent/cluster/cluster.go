@@ -66,10 +66,24 @@ func New(config *rest.Config, node string) (*Client, error) {
 	return c, nil
 }
 
+// Node returns the Node, or nil if it does not exist.
+func (c *Client) Node(ctx context.Context) (*corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	err := c.core.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{FieldSelector: c.itself()}, metav1.ParameterCodec).Do(ctx).Into(nodes)
+	if err != nil || len(nodes.Items) == 0 {
+		return nil, errors.Wrapf(err, "getting Node %s", c.node)
+	}
+	return &nodes.Items[0], nil
+}
+
+// itself returns the field selector of the Node. The agent may list and watch Nodes only.
+func (c *Client) itself() string {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, c.node).String()
+}
+
 // WatchNode calls changed with each observed state of the Node until ctx is done.
 func (c *Client) WatchNode(ctx context.Context, changed func(*corev1.Node)) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, c.node).String()
-	c.watch(ctx, c.coreWatch, "nodes", &corev1.Node{}, &corev1.NodeList{}, metav1.ListOptions{FieldSelector: selector}, func(store cache.Store) {
+	c.watch(ctx, c.coreWatch, "nodes", &corev1.Node{}, &corev1.NodeList{}, metav1.ListOptions{FieldSelector: c.itself()}, func(store cache.Store) {
 		for _, object := range store.List() {
 			if node, ok := object.(*corev1.Node); ok {
 				changed(node)
@@ -162,7 +176,7 @@ func (c *Client) CompleteMaintenance(ctx context.Context, name string) error {
 	return errors.Wrapf(err, "completing NodeMaintenance %s", name)
 }
 
-// DeleteMaintenance deletes a complete NodeMaintenance. It does nothing if the NodeMaintenance does not exist.
+// DeleteMaintenance deletes a NodeMaintenance. It does nothing if the NodeMaintenance does not exist.
 func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	err := c.group.Delete().Resource("nodemaintenances").Name(name).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {

@@ -8,27 +8,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
 	// NamePrefix, followed by the name of the Node, is the name of the NodeMaintenance. The agent's admission policy requires it.
 	NamePrefix = "shutdown-"
-	// BootAnnotation has the boot ID of the node that shuts down.
-	BootAnnotation = "maintenance.cluster.x-k8s.io/boot-id"
-	reason         = "node shutdown"
+	reason     = "node shutdown"
 )
 
-// Maintenance returns the NodeMaintenance of a shutdown. It evacuates all Pods of the Node except for the agent. It does not record the
-// UID of the Node: a Node that is registered again after the boot is the same machine.
-func Maintenance(node, bootID string, c Config) *v1alpha1.NodeMaintenance {
+// Maintenance returns the NodeMaintenance of a shutdown. It evacuates all Pods of the Node except for the agent. It records the UID of the
+// Node: a replacement of its Machine may have the same name.
+func Maintenance(node *corev1.Node, c Config) *v1alpha1.NodeMaintenance {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
-		Name:        NamePrefix + node,
-		Annotations: map[string]string{BootAnnotation: bootID},
+		Name: NamePrefix + node.Name,
+		Annotations: map[string]string{
+			v1alpha1.ShutdownBootAnnotation: node.Status.NodeInfo.BootID,
+			v1alpha1.NodeUIDAnnotation:      string(node.UID),
+		},
 	}}
 	m.Spec = v1alpha1.NodeMaintenanceSpec{
 		NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
-			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node.Name}}},
 		}}},
 		Stage:                    v1alpha1.StageDrain,
 		Reason:                   reason,
@@ -58,8 +60,14 @@ func drainPlan(c Config) []v1alpha1.DrainPlanEntry {
 // Completes reports whether the agent completes a NodeMaintenance of an earlier shutdown: completeOnBoot is set, and the node has booted
 // since.
 func Completes(m *v1alpha1.NodeMaintenance, bootID string, c Config) bool {
-	booted := m.Annotations[BootAnnotation] != "" && m.Annotations[BootAnnotation] != bootID
+	before := m.Annotations[v1alpha1.ShutdownBootAnnotation]
+	booted := before != "" && before != bootID
 	return c.CompleteOnBoot && booted && m.Spec.Stage != v1alpha1.StageComplete && m.DeletionTimestamp == nil
+}
+
+// IsOfAnother reports whether a NodeMaintenance is of the shutdown of an earlier Node with the name of this one.
+func IsOfAnother(m *v1alpha1.NodeMaintenance, node *corev1.Node) bool {
+	return node != nil && !nodeselection.CouldSelect(m, node)
 }
 
 // Progress returns the progress of a NodeMaintenance: acting if its controller has begun the drain, drained if the drain is complete.

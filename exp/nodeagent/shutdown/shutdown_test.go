@@ -6,10 +6,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
@@ -200,13 +202,15 @@ func TestRemember(t *testing.T) {
 }
 
 func TestMaintenance(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "1"}}
+	node.Status.NodeInfo.BootID = "boot-1"
 	t.Run("S16: excludes the Node from load balancers", func(t *testing.T) {
-		if !shutdown.Maintenance("n1", "boot", shutdown.Defaults()).Spec.ExcludeFromLoadBalancers {
+		if !shutdown.Maintenance(node, shutdown.Defaults()).Spec.ExcludeFromLoadBalancers {
 			t.Error("the Node stays in load balancers while its Pods are evicted")
 		}
 	})
 	t.Run("S3: evacuates regular Pods, then critical ones, then DaemonSet Pods and static Pods, and skips the agent", func(t *testing.T) {
-		m := shutdown.Maintenance("n1", "boot", shutdown.Defaults())
+		m := shutdown.Maintenance(node, shutdown.Defaults())
 		if m.Name != "shutdown-n1" || m.Spec.Stage != v1alpha1.StageDrain || m.Spec.Reason != "node shutdown" || m.Spec.DrainRules[0].Name != "node-agent" {
 			t.Errorf("%+v", m)
 		}
@@ -223,9 +227,19 @@ func TestMaintenance(t *testing.T) {
 			t.Error("the drain plan has types of Pods in the wrong order")
 		}
 	})
+	t.Run("S70: selects the Node with its UID, and knows the NodeMaintenance of an earlier Node with its name", func(t *testing.T) {
+		m, another := shutdown.Maintenance(node, shutdown.Defaults()), node.DeepCopy()
+		another.UID = "2"
+		if !nodeselection.Selects(m, node) || nodeselection.Selects(m, another) {
+			t.Error("it does not select exactly this Node")
+		}
+		if shutdown.IsOfAnother(m, node) || !shutdown.IsOfAnother(m, another) || shutdown.IsOfAnother(m, nil) {
+			t.Error("the agent takes the NodeMaintenance of another Node for its own, or deletes its own one")
+		}
+	})
 	t.Run("S4: completes the NodeMaintenance after a boot only with completeOnBoot", func(t *testing.T) {
 		config := shutdown.Defaults()
-		m := shutdown.Maintenance("n1", "boot-1", config)
+		m := shutdown.Maintenance(node, config)
 		if shutdown.Completes(m, "boot-2", config) {
 			t.Error("the NodeMaintenance is completed by default")
 		}
