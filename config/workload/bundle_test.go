@@ -2,6 +2,7 @@ package workload_test
 
 import (
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +21,11 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // expression is a CEL expression of a policy, in the form that the compiler accepts.
@@ -132,6 +135,29 @@ func TestNodeAgentPrivileges(t *testing.T) {
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			}), container.Name)
 		}
+	})
+}
+
+func TestNodeAgentNamespace(t *testing.T) {
+	t.Run("S73: the node agent has a namespace of its own, which the drain rules know", func(t *testing.T) {
+		g := NewWithT(t)
+		manifest, err := os.ReadFile("../manager/namespace.yaml")
+		g.Expect(err).NotTo(HaveOccurred())
+		managers := &corev1.Namespace{}
+		g.Expect(yaml.UnmarshalStrict(manifest, managers)).To(Succeed())
+		objects, err := workload.NodeAgent("example.com/agent")
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, object := range objects {
+			if object.GetKind() == "Namespace" {
+				g.Expect(object.GetName()).NotTo(Equal(managers.Name))
+			}
+			g.Expect(object.GetNamespace()).NotTo(Equal(managers.Name), "%s %s", object.GetKind(), object.GetName())
+		}
+		agents := &appsv1.DaemonSet{}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(objects[len(objects)-1].Object, agents)).To(Succeed())
+		pod := &corev1.Pod{ObjectMeta: agents.Spec.Template.ObjectMeta}
+		pod.Namespace = agents.Namespace
+		g.Expect(rules.IsNodeAgent(pod)).To(BeTrue())
 	})
 }
 

@@ -43,7 +43,7 @@ const (
 const (
 	nodeAgentLabel     = "app.kubernetes.io/name"
 	nodeAgentName      = "capnm-node-agent"
-	nodeAgentNamespace = "capnm-system"
+	nodeAgentNamespace = "capnm-node-agent"
 )
 
 // ClusterFacts are the properties of a Cluster that rules match.

@@ -44,7 +44,7 @@ func TestDecide(t *testing.T) {
 			says{"Skip", 0, "daemonset-pods", "rule daemonset-pods"},
 		},
 		{"M1: the node agent is skipped", []clusterv1.MachineDrainRule{mdr("a", drain)},
-			pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}, inNamespaceLabelled(labels{"kubernetes.io/metadata.name": "capnm-system"})),
+			pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}, inNamespaceLabelled(labels{"kubernetes.io/metadata.name": "capnm-node-agent"})),
 			says{"Skip", 0, "node-agent", "rule node-agent"}},
 		{"M1: a pod that pretends to be the node agent is not", nil, pod(labels{"app.kubernetes.io/name": "capnm-node-agent"}), undisturbed},
 		{"M1: the label beats rules", []clusterv1.MachineDrainRule{mdr("a", drain, order(1))}, pod(skipLabel),

@@ -46,7 +46,7 @@ func TestHasEvacuator(t *testing.T) {
 }
 
 func TestServed(t *testing.T) { // S8
-	agent := pod("capnm-system", "capnm-node-agent-x", map[string]string{"app.kubernetes.io/name": "capnm-node-agent"})
+	agent := pod("capnm-node-agent", "capnm-node-agent-x", map[string]string{"app.kubernetes.io/name": "capnm-node-agent"})
 	if staticpod.Served([]*corev1.Pod{agent}) {
 		t.Error("it doesn't run")
 	}

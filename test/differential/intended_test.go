@@ -135,7 +135,7 @@ func ofTheWhole() []difference {
 }
 
 const (
-	agentNamespace = "capnm-system"
+	agentNamespace = "capnm-node-agent"
 	agentLabel     = "app.kubernetes.io/name"
 	agentName      = "capnm-node-agent"
 )

@@ -65,7 +65,7 @@ var _ = Describe("The node agent", Ordered, func() {
 		Expect(maintenance.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		Expect(maintenance.Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"), HaveField("Status", metav1.ConditionTrue))))
 		events := w.events()[begin:]
-		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
+		Expect(events.By(agentUser).Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
 			To(HaveLen(1))
 		evictions := w.expectEvictions(events, append(pods, *critical), map[string]int{"web": len(pods), "critical": 1})
 		for _, pod := range pods {
@@ -123,7 +123,7 @@ var _ = Describe("The node agent", Ordered, func() {
 		Eventually(func(g Gomega) { g.Expect(startOf(ctx, name)).NotTo(Equal(started)) }, eventually, pace).Should(Succeed())
 		Expect(w.finished(ctx, "urgent")).To(BeTemporally(">", w.finished(ctx, "regular")))
 		events := w.events()[begin:]
-		Expect(events.By("system:serviceaccount:capnm-system:capnm-node-agent").Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
+		Expect(events.By(agentUser).Verb("create").Resource("nodemaintenances.maintenance.cluster.x-k8s.io").Succeeded()).
 			To(HaveLen(1))
 		for _, eviction := range events.Verb("create").Resource("pods", "eviction") {
 			Expect(eviction.Name).NotTo(BeElementOf("regular", "urgent"))
@@ -133,15 +133,17 @@ var _ = Describe("The node agent", Ordered, func() {
 	It("is removed with its Cluster", func(ctx context.Context) { w.delete(ctx) })
 })
 
+const agentUser = "system:serviceaccount:capnm-node-agent:capnm-node-agent"
+
 // agentConfiguration is a time that a busy machine does not exceed.
 const agentConfiguration = `
 apiVersion: v1
 kind: Namespace
-metadata: {name: capnm-system}
+metadata: {name: capnm-node-agent}
 ---
 apiVersion: v1
 kind: ConfigMap
-metadata: {name: capnm-node-agent, namespace: capnm-system}
+metadata: {name: capnm-node-agent, namespace: capnm-node-agent}
 data:
   config.yaml: |
     shutdownGracePeriod: 500s

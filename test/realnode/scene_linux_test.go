@@ -31,7 +31,7 @@ const (
 	pace       = 100 * time.Millisecond
 
 	agentImage     = "realnode.test/node-agent:test"
-	agentNamespace = "capnm-system"
+	agentNamespace = "capnm-node-agent"
 	agentName      = "capnm-node-agent"
 )
 
