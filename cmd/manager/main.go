@@ -248,7 +248,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	deployments := &deployment.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
 	workloads := &workloadcluster.Reconciler{
-		Client: local, Clock: now, Clusters: clusters, Filter: filter, Unread: unread, ManagementCluster: managementCluster,
+		Client: local, APIReader: mgr.GetAPIReader(), Clock: now, Clusters: clusters, Filter: filter, Unread: unread, ManagementCluster: managementCluster,
 		Watches: []workload.Watches{
 			daemonSets.Watches, deployments.Watches, statefulSets.Watches, machines.Watches, rollouts.Watches,
 			maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches,

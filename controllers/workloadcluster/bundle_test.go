@@ -7,7 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
-	appsv1 "k8s.io/api/apps/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,40 +42,24 @@ func TestReportMissing(t *testing.T) {
 	})
 }
 
-func TestNodeAgentNotInstalled(t *testing.T) {
-	t.Run("S19: installs no node agent without admission policies, and records an event on the Cluster", func(t *testing.T) {
-		g, recorder := NewWithT(t), record.NewFakeRecorder(1)
-		remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-				if kind := object.GetObjectKind().GroupVersionKind(); kind.Group == "admissionregistration.k8s.io" {
-					return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
-				}
-				return c.Get(ctx, key, object, options...)
-			},
-		}).Build()
-		r, key := over(remote)
-		r.recorder, r.NodeAgentImage = recorder, "agent:v1"
-		policy := &v1alpha1.MachineDrainPolicy{}
-		g.Expect(r.Client.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: "all"}, policy)).To(Succeed())
-		policy.Spec.NodeAgent = v1alpha1.NodeAgentEnabled
-		g.Expect(r.Client.Update(t.Context(), policy)).To(Succeed())
-		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		g.Expect(r.ensureNodeAgent(t.Context(), remote, cluster)).To(Succeed())
-		g.Expect(recorder.Events).To(Receive(HavePrefix("Warning NodeAgentNotInstalled The node agent is not installed: ")))
-		agents := &appsv1.DaemonSetList{}
-		g.Expect(remote.List(t.Context(), agents)).To(Succeed())
-		g.Expect(agents.Items).To(BeEmpty())
-	})
-}
-
 // over returns the Reconciler of a Cluster whose workload cluster has this client.
 func over(remote client.Client) (r *Reconciler, cluster types.NamespacedName) {
 	scheme := fakes.Scheme()
 	cluster = types.NamespacedName{Namespace: "fleet", Name: "c"}
 	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: "all"}}
-	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}, policy)
+	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}, policy, policyCRD())
 	clusters := workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{})
-	return &Reconciler{Client: management, Clock: clock.RealClock{}, Clusters: clusters, recorder: record.NewFakeRecorder(10)}, cluster
+	return &Reconciler{Client: management, APIReader: management, Clock: clock.RealClock{}, Clusters: clusters, recorder: record.NewFakeRecorder(10)}, cluster
+}
+
+func policyCRD() *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+		Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group, Finalizers: []string{"f"},
+	}}
+}
+
+func clusterOf(key types.NamespacedName) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }
 
 func TestForgets(t *testing.T) {
@@ -146,9 +130,7 @@ func TestManagedWithoutPolicy(t *testing.T) {
 				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: tc.reason}}
 			}
 			g.Expect(r.Client.Create(t.Context(), m)).To(Succeed())
-			cluster, err := r.managedCluster(t.Context(), key)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(cluster != nil).To(Equal(tc.managed))
+			g.Expect(r.isManaged(t.Context(), clusterOf(key))).To(Equal(tc.managed))
 		})
 	}
 }
@@ -185,9 +167,9 @@ func TestManagesMaintenances(t *testing.T) {
 			}).Build())
 			r.ManagementCluster = "here"
 			g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
-			cluster, err := r.managedCluster(t.Context(), key)
+			managed, err := r.isManaged(t.Context(), clusterOf(key))
 			g.Expect(err != nil).To(Equal(tc.fails))
-			g.Expect(cluster != nil).To(Equal(tc.managed))
+			g.Expect(managed).To(Equal(tc.managed))
 		})
 	}
 }

@@ -1,13 +1,20 @@
 package workloadcluster
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,64 +25,110 @@ import (
 )
 
 // ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
-// it otherwise. While that is not known, because a selector is invalid, it does neither. Without the feature gate there is no image, and it
-// does nothing.
-func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) error {
-	if r.NodeAgentImage == "" || len(r.Unread.List("MachineDrainPolicy", cluster.Namespace)) > 0 { // a policy that cannot be decoded may enable it
-		return nil
-	}
-	policies := &v1alpha1.MachineDrainPolicyList{}
-	if err := r.Client.List(ctx, policies, client.InNamespace(cluster.Namespace)); err != nil {
-		return errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
-	}
-	enables := func(selects func(*v1alpha1.MachineDrainPolicy, map[string]string) bool) bool {
-		return slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
-			return policy.Spec.NodeAgent == v1alpha1.NodeAgentEnabled && selects(&policy, cluster.Labels)
-		})
-	}
-	wanted := enables(machinedrain.PolicySelectsCluster)
-	if !wanted && enables(machinedrain.PolicyMaySelectCluster) { // a selector is invalid
-		return nil
+// it otherwise, also if no policy selects the Cluster or the feature gate is off. It does neither while it is not known whether a policy
+// enables the agent. prepared means that the bundle is installed, without which no agent is. ensureNodeAgent returns when to check the
+// agent again, 0 if the next check of the Cluster suffices.
+func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster, prepared bool) (after time.Duration, err error) {
+	wanted, undecided, err := r.wantsNodeAgent(ctx, r.Client, cluster)
+	switch {
+	case err != nil:
+		return 0, err
+	case undecided != "":
+		r.reportUnchanged(ctx, cluster, undecided)
+		return 0, nil
+	case !wanted:
+		return r.removeNodeAgent(ctx, live, cluster)
+	case !prepared:
+		return 0, nil
 	}
 	objects, err := bundle.NodeAgent(r.NodeAgentImage)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if !wanted {
-		return removeNodeAgent(ctx, live, objects)
-	}
-	err = installNodeAgent(ctx, live, objects)
+	err = r.installNodeAgent(ctx, live, client.ObjectKeyFromObject(cluster), objects)
 	if !meta.IsNoMatchError(err) {
-		return err
+		return 0, err
 	}
 	ctrl.LoggerFrom(ctx).Info("The workload cluster does not serve admission policies, so the node agent is not installed")
 	r.recorder.Event(cluster, corev1.EventTypeWarning, eventNodeAgentNotInstalled,
 		"The node agent is not installed: the workload cluster does not serve admission policies, which limit each agent to its own Node. Disable spec.nodeAgent "+
 			"in the MachineDrainPolicy, or enable them")
-	return nil
+	return 0, nil
+}
+
+// wantsNodeAgent reports whether a MachineDrainPolicy enables the node agent, see machinedrain.WantsNodeAgent.
+func (r *Reconciler) wantsNodeAgent(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) (wanted bool, undecided string, err error) {
+	if r.NodeAgentImage == "" {
+		return false, "", nil
+	}
+	policies, err := listPolicies(ctx, reader, cluster.Namespace)
+	if err != nil {
+		return false, "", err
+	}
+	var unread []string
+	for _, each := range r.Unread.List("MachineDrainPolicy", cluster.Namespace) {
+		unread = append(unread, each.Object.Name)
+	}
+	wanted, undecided = machinedrain.WantsNodeAgent(policies, cluster.Labels, unread...)
+	return wanted, undecided, nil
+}
+
+func (r *Reconciler) reportUnchanged(ctx context.Context, cluster *clusterv1.Cluster, why string) {
+	ctrl.LoggerFrom(ctx).Info("The node agent is neither installed nor removed", "reason", why)
+	r.recorder.Eventf(cluster, corev1.EventTypeNormal, eventNodeAgentUnchanged, "The node agent is neither installed nor removed: %s", why)
 }
 
 // installNodeAgent creates or updates the objects of the node agent. It returns a NoMatchError if the workload cluster does not serve
 // admission policies, and does not install the agent then: only they restrict each agent to its own Node.
-func installNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
+func (r *Reconciler) installNodeAgent(ctx context.Context, live client.Client, cluster types.NamespacedName, objects []*unstructured.Unstructured) error {
 	for _, each := range findAll(ctx, live, objects) {
+		isDaemonSet := each.wanted.GetKind() == daemonSetKind
+		if isDaemonSet {
+			r.own(each.wanted)
+		}
 		present, _, err := each.ensure(ctx, live)
 		if err != nil {
 			return err
 		}
-		if updated := withImages(each.wanted, present); updated != nil && bundleVersion(present) <= bundle.BundleVersion {
+		if !isDaemonSet {
+			continue
+		}
+		updated := withImages(each.wanted, present)
+		if bundleVersion(present) > bundle.BundleVersion {
+			updated = nil
+		}
+		if _, claimed := r.claimed.Load(cluster); !claimed && ownerOf(present) != r.ManagementCluster {
+			updated = cmp.Or(updated, present.DeepCopy())
+			r.own(updated)
+		}
+		if updated != nil {
 			if err := live.Update(ctx, updated, client.FieldOwner(fieldManager)); err != nil {
-				return errors.Wrap(err, "updating the image of the node agent")
+				return errors.Wrap(err, "updating the node agent")
 			}
 		}
+		r.claimed.Store(cluster, true)
 	}
 	return nil
+}
+
+const daemonSetKind = "DaemonSet"
+
+// own records that this management cluster has installed the node agent. Two management clusters may share a workload cluster, and only
+// the one that is recorded removes the agent. A manager that wants the agent claims it once in each connection, since the Cluster may have
+// been moved here, or the other management cluster may be gone. If both want it, the last one to connect keeps it; if that one removes it,
+// the other one installs it again.
+func (r *Reconciler) own(daemonSet *unstructured.Unstructured) {
+	daemonSet.SetAnnotations(with(daemonSet.GetAnnotations(), v1alpha1.OwnerManagementClusterAnnotation, r.ManagementCluster))
+}
+
+func ownerOf(daemonSet client.Object) string {
+	return daemonSet.GetAnnotations()[v1alpha1.OwnerManagementClusterAnnotation]
 }
 
 // withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. Other changes by users stay until the
 // version of the bundle changes.
 func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstructured {
-	if wanted.GetKind() != "DaemonSet" {
+	if wanted.GetKind() != daemonSetKind {
 		return nil
 	}
 	images := map[string]any{}
@@ -117,21 +170,107 @@ func containersOf(daemonSet *unstructured.Unstructured) []map[string]any {
 	return containers
 }
 
-// removeNodeAgent removes the DaemonSet of the node agent. It keeps the namespace and the roles, which have no effect without the agents,
-// and a DaemonSet that another actor has created with the agent's name.
-func removeNodeAgent(ctx context.Context, live client.Client, objects []*unstructured.Unstructured) error {
-	for _, object := range objects {
-		if object.GetKind() != "DaemonSet" {
+// removeNodeAgent removes the DaemonSet of the node agent, if this management cluster has installed it. It keeps the namespace and the
+// roles, which have no effect without the agents. Policies that are not in the cache may enable the agent: they were just created, or the
+// deletion of their CRD has removed them. While agents may hold static Pods, which nothing else restores, the DaemonSet is kept.
+func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) (after time.Duration, err error) {
+	present, err := findNodeAgent(ctx, live)
+	switch {
+	case err != nil || present == nil:
+		return 0, err
+	case !slices.Contains([]string{"", r.ManagementCluster}, ownerOf(present)):
+		r.reportUnchanged(ctx, cluster, "another management cluster, whose Namespace kube-system has the UID "+ownerOf(present)+", has installed it")
+		return 0, nil
+	}
+	unwanted, undecided, err := r.confirmUnwanted(ctx, cluster)
+	if undecided != "" {
+		r.reportUnchanged(ctx, cluster, undecided)
+	}
+	if err != nil || !unwanted {
+		return drainingCheckInterval, err
+	}
+	if holding, err := r.holdingNodes(ctx, live, client.ObjectKeyFromObject(cluster)); err != nil || holding != "" {
+		if err == nil {
+			r.reportUnchanged(ctx, cluster, "it restores the static Pods of Node "+holding+" first, when no NodeMaintenance drains them any more")
+		}
+		return drainingCheckInterval, err
+	}
+	uid, version := present.GetUID(), present.GetResourceVersion() // another management cluster may claim it
+	if err := live.Delete(ctx, present, client.Preconditions{UID: &uid, ResourceVersion: &version}); client.IgnoreNotFound(err) != nil {
+		return 0, errors.Wrap(err, "removing the node agent")
+	}
+	ctrl.LoggerFrom(ctx).Info("Removed the node agent")
+	r.claimed.Delete(client.ObjectKeyFromObject(cluster))
+	return 0, nil
+}
+
+// confirmUnwanted reports whether the API server confirms that no MachineDrainPolicy enables the node agent. undecided says why it does
+// not. While the CRD is being deleted, its policies disappear one by one, although no user has deleted them.
+func (r *Reconciler) confirmUnwanted(ctx context.Context, cluster *clusterv1.Cluster) (unwanted bool, undecided string, err error) {
+	if r.NodeAgentImage == "" {
+		return true, "", nil
+	}
+	wanted, undecided, err := r.wantsNodeAgent(ctx, r.APIReader, cluster)
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind(crdKind))
+	if err == nil && !wanted && undecided == "" {
+		err = r.APIReader.Get(ctx, types.NamespacedName{Name: "machinedrainpolicies." + v1alpha1.GroupVersion.Group}, crd)
+	}
+	switch {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err), crd.DeletionTimestamp != nil:
+		return false, "the CustomResourceDefinition of MachineDrainPolicies is missing or being deleted", nil
+	case err != nil:
+		return false, "it cannot be confirmed that no MachineDrainPolicy enables it", errors.Wrap(err, "confirming that the node agent is not wanted")
+	default:
+		return !wanted && undecided == "", undecided, nil
+	}
+}
+
+// findNodeAgent returns the metadata of the node agent's DaemonSet. It returns nil if there is none, or one of another actor, or one that
+// is being deleted.
+func findNodeAgent(ctx context.Context, live client.Client) (*metav1.PartialObjectMetadata, error) {
+	objects, err := bundle.NodeAgent("")
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(objects, func(object *unstructured.Unstructured) bool { return object.GetKind() == daemonSetKind })
+	present := &metav1.PartialObjectMetadata{}
+	present.SetGroupVersionKind(objects[at].GroupVersionKind())
+	err = live.Get(ctx, client.ObjectKeyFromObject(objects[at]), present)
+	if err != nil || present.Annotations[v1alpha1.BundleVersionAnnotation] == "" || present.DeletionTimestamp != nil {
+		return nil, errors.Wrap(client.IgnoreNotFound(err), "getting the DaemonSet of the node agent")
+	}
+	return present, nil
+}
+
+// holdingNodes returns the names of the Nodes on which an agent may hold static Pods. It removes the drain targets of static Pods if no
+// other controller does, because no maintenance is in progress or the feature gate is off: the agents then restore the manifests.
+func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client, cluster types.NamespacedName) (string, error) {
+	isBusy, err := r.hasMaintenances(ctx, cluster)
+	if err != nil {
+		return "", err
+	}
+	nodes := &metav1.PartialObjectMetadataList{}
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	if err := live.List(ctx, nodes); err != nil {
+		return "", errors.Wrap(err, "listing Nodes")
+	}
+	var names []string
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		if node.Annotations[v1alpha1.StaticPodTargetsAnnotation] == "" {
 			continue
 		}
-		present := object.DeepCopy()
-		err := live.Get(ctx, client.ObjectKeyFromObject(object), present)
-		if err == nil && present.GetAnnotations()[v1alpha1.BundleVersionAnnotation] != "" {
-			err = live.Delete(ctx, present)
+		names = append(names, node.Name)
+		if isBusy && r.NodeAgentImage != "" {
+			continue
 		}
-		if client.IgnoreNotFound(err) != nil {
-			return errors.Wrap(err, "removing the node agent")
+		before := node.DeepCopy()
+		delete(node.Annotations, v1alpha1.StaticPodTargetsAnnotation)
+		delete(node.Annotations, v1alpha1.StaticPodCauseAnnotation)
+		if err := live.Patch(ctx, node, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return "", errors.Wrapf(err, "removing the drain targets of static Pods from Node %s", node.Name)
 		}
 	}
-	return nil
+	return strings.Join(names, ", "), nil
 }

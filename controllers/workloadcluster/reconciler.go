@@ -48,6 +48,10 @@ const (
 	// eventNodeAgentNotInstalled on a Cluster means that a MachineDrainPolicy enables the node agent, but the workload cluster does not serve
 	// the admission policies that limit each agent to its own Node.
 	eventNodeAgentNotInstalled = "NodeAgentNotInstalled"
+	// eventNodeAgentUnchanged on a Cluster means that the manager neither installs the node agent in the workload cluster nor removes it. The
+	// message says why: it is not known whether a MachineDrainPolicy enables the agent, the agent holds static Pods, or another management
+	// cluster has installed it.
+	eventNodeAgentUnchanged = "NodeAgentUnchanged"
 )
 
 var bundleRestored = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -60,12 +64,14 @@ func init() { metrics.Registry.MustRegister(bundleRestored) }
 // Reconciler prepares each workload cluster that a MachineDrainPolicy selects. It checks the bundle on connect, when a drain begins, when a
 // request of a drain fails because a kind is not served, and periodically.
 type Reconciler struct {
-	Client   client.Client
-	Clock    clock.PassiveClock
-	Clusters *workload.Clusters
-	Watches  []workload.Watches
-	Filter   machinedrain.WatchFilter
-	// NodeAgentImage is the image of the node agent. If it is empty, the node agent is never installed.
+	Client client.Client
+	// APIReader reads the management cluster without a cache.
+	APIReader client.Reader
+	Clock     clock.PassiveClock
+	Clusters  *workload.Clusters
+	Watches   []workload.Watches
+	Filter    machinedrain.WatchFilter
+	// NodeAgentImage is the image of the node agent. If it is empty, no node agent is wanted in any workload cluster.
 	NodeAgentImage string
 	// Unread are the MachineDrainPolicies that cannot be decoded.
 	Unread *setaside.Objects
@@ -74,6 +80,7 @@ type Reconciler struct {
 
 	recorder record.EventRecorder
 	checks   sync.Map // of check, by the Cluster's namespace and name
+	claimed  sync.Map // the Clusters whose node agent this manager has claimed since they were connected, see own
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -117,10 +124,11 @@ func (r *Reconciler) clustersOfNamespace(ctx context.Context, policy client.Obje
 
 // Reconcile prepares one workload cluster, and restores the bundle periodically:
 //
-//	is it selected? ─► is it connected? ─► check the bundle ─► add the watches of the controllers ─► find leftovers ─► check the node agent
+//	is it connected? ─► is it selected? ─► check the bundle ─► add the watches of the controllers ─► find leftovers ─► check the node agent
+//	                                  └─ no, or one of these fails ───────────────────────────────────────────────► remove an unwanted one
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	key := req.NamespacedName
-	cluster, err := r.managedCluster(ctx, key)
+	cluster, err := r.activeCluster(ctx, key)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -134,26 +142,43 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	requeueAfter, served, err := r.checkBundle(ctx, cluster, live)
+	isManaged, err := r.isManaged(ctx, cluster)
 	if err != nil {
-		return workload.Result(err)
-	}
-	if !served {
-		return reconcile.Result{RequeueAfter: requeueAfter}, nil
-	}
-	if err := r.Clusters.Connected(ctx, key); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.Clusters.AddWatches(ctx, key, r.Watches); err != nil {
+	requeueAfter, prepared := time.Duration(0), false
+	if isManaged {
+		requeueAfter, prepared, err = r.prepare(ctx, cluster, live)
+	}
+	// Last, because drains do not depend on it. It is removed also if nothing else can be done.
+	agentAfter, agentErr := r.ensureNodeAgent(ctx, live, cluster, prepared)
+	if err = cmp.Or(err, agentErr); err != nil {
 		return workload.Result(err)
 	}
-	if err := r.Clusters.FindLeftovers(ctx, key); err != nil {
-		return workload.Result(err)
-	}
-	if err := r.ensureNodeAgent(ctx, live, cluster); err != nil { // last: drains do not depend on it
-		return workload.Result(err)
+	if requeueAfter == 0 || agentAfter > 0 && agentAfter < requeueAfter {
+		requeueAfter = agentAfter
 	}
 	return reconcile.Result{RequeueAfter: requeueAfter}, nil
+}
+
+// prepare installs the bundle in a workload cluster, and adds the watches of the controllers. It returns when to check the bundle again,
+// and whether the workload cluster is prepared: its API server may not serve a CRD yet.
+func (r *Reconciler) prepare(ctx context.Context, cluster *clusterv1.Cluster, live client.Client) (after time.Duration, prepared bool, err error) {
+	key := client.ObjectKeyFromObject(cluster)
+	after, served, err := r.checkBundle(ctx, cluster, live)
+	if err != nil || !served {
+		return after, false, err
+	}
+	if err := r.Clusters.Connected(ctx, key); err != nil {
+		return 0, false, err
+	}
+	if err := r.Clusters.AddWatches(ctx, key, r.Watches); err != nil {
+		return 0, false, err
+	}
+	if err := r.Clusters.FindLeftovers(ctx, key); err != nil {
+		return 0, false, err
+	}
+	return after, true, nil
 }
 
 const (
@@ -249,6 +274,7 @@ func (r *Reconciler) lastCheck(cluster types.NamespacedName) check {
 
 func (r *Reconciler) disconnect(cluster types.NamespacedName) {
 	r.checks.Delete(cluster)
+	r.claimed.Delete(cluster)
 	r.Clusters.Disconnect(cluster)
 }
 
@@ -275,13 +301,13 @@ func (r *Reconciler) reportMissing(ctx context.Context, cluster *clusterv1.Clust
 		strings.Join(missing, ", "))
 }
 
-// managedCluster returns the Cluster if a MachineDrainPolicy selects or may select it, or if one of its Machines may have a
-// NodeMaintenance, or if another one is in progress there. It returns nil otherwise, and if the Cluster does not exist or is paused.
-func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
+// activeCluster returns the Cluster. It returns nil if the Cluster does not exist, is paused, or is one of another manager.
+func (r *Reconciler) activeCluster(ctx context.Context, key types.NamespacedName) (*clusterv1.Cluster, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.checks.Delete(key)
+			r.claimed.Delete(key)
 			r.Clusters.Forget(key)
 			return nil, nil
 		}
@@ -294,26 +320,35 @@ func (r *Reconciler) managedCluster(ctx context.Context, key types.NamespacedNam
 	if machinedrain.IsClusterPaused(cluster) {
 		return nil, nil
 	}
-	policies := &v1alpha1.MachineDrainPolicyList{}
-	if err := r.Client.List(ctx, policies, client.InNamespace(key.Namespace)); err != nil {
-		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", key.Namespace)
+	return cluster, nil
+}
+
+// isManaged reports whether a MachineDrainPolicy selects or may select a Cluster, or one of its Machines may have a NodeMaintenance, or
+// another one is in progress there.
+func (r *Reconciler) isManaged(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+	key := client.ObjectKeyFromObject(cluster)
+	policies, err := listPolicies(ctx, r.Client, key.Namespace)
+	if err != nil {
+		return false, err
 	}
-	for i := range policies.Items {
-		if machinedrain.PolicyMaySelectCluster(&policies.Items[i], cluster.Labels) {
-			return cluster, nil
+	for i := range policies {
+		if machinedrain.PolicyMaySelectCluster(&policies[i], cluster.Labels) {
+			return true, nil
 		}
 	}
 	if len(r.Unread.List("MachineDrainPolicy", key.Namespace)) > 0 && r.Clusters.IsOpen(key) { // the policy may select the Cluster
-		return cluster, nil
+		return true, nil
 	}
-	isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance)
-	if err == nil && !isBusy {
-		isBusy, err = r.hasMaintenances(ctx, key)
+	if isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || isBusy {
+		return isBusy, err
 	}
-	if err != nil || !isBusy {
-		return nil, err
-	}
-	return cluster, nil
+	return r.hasMaintenances(ctx, key)
+}
+
+func listPolicies(ctx context.Context, reader client.Reader, namespace string) ([]v1alpha1.MachineDrainPolicy, error) {
+	policies := &v1alpha1.MachineDrainPolicyList{}
+	err := reader.List(ctx, policies, client.InNamespace(namespace))
+	return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", namespace)
 }
 
 // hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no

@@ -166,6 +166,45 @@ func TestPolicyFor(t *testing.T) {
 	}
 }
 
+func TestWantsNodeAgent(t *testing.T) {
+	enabling := func(name string, changes ...func(*v1alpha1.MachineDrainPolicy)) v1alpha1.MachineDrainPolicy {
+		return policy(name, append(changes, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.NodeAgent = v1alpha1.NodeAgentEnabled })...)
+	}
+	selecting := func(key string, value v1alpha1.LabelValue) func(*v1alpha1.MachineDrainPolicy) {
+		return func(p *v1alpha1.MachineDrainPolicy) {
+			p.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}
+		}
+	}
+	deleted := func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) }
+	for name, tc := range map[string]struct {
+		policies  []v1alpha1.MachineDrainPolicy
+		unread    string
+		want      bool
+		undecided string
+	}{
+		"S71: no policy":                                      {},
+		"S71: a policy that does not enable it":               {policies: []v1alpha1.MachineDrainPolicy{policy("a")}},
+		"S71: one of two policies enables it":                 {policies: []v1alpha1.MachineDrainPolicy{policy("a"), enabling("b")}, want: true},
+		"S71: the policy does not select the Cluster":         {policies: []v1alpha1.MachineDrainPolicy{enabling("a", selecting("env", "dev"))}},
+		"S71: the policy is being deleted":                    {policies: []v1alpha1.MachineDrainPolicy{enabling("a", deleted)}},
+		"S71: a policy that cannot be decoded may enable it":  {unread: "b a", undecided: "MachineDrainPolicy a cannot be decoded"},
+		"S71: one that has just been fixed does not":          {policies: []v1alpha1.MachineDrainPolicy{policy("a")}, unread: "a"},
+		"S71: an invalid policy that does not enable it":      {policies: []v1alpha1.MachineDrainPolicy{policy("a", selecting("a key", ""))}},
+		"S71: a policy enables it, and another is unreadable": {policies: []v1alpha1.MachineDrainPolicy{enabling("b")}, unread: "a", want: true},
+		"S71: a policy with an invalid selector may select the Cluster": {
+			policies:  []v1alpha1.MachineDrainPolicy{enabling("b", selecting("a key", "")), enabling("a", selecting("a key", ""))},
+			undecided: "the clusterSelector of MachineDrainPolicy a is invalid",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wanted, undecided := machinedrain.WantsNodeAgent(tc.policies, map[string]string{"env": "prod"}, strings.Fields(tc.unread)...)
+			if wanted != tc.want || undecided != tc.undecided {
+				t.Errorf("got %t, undecided %q", wanted, undecided)
+			}
+		})
+	}
+}
+
 func TestSkip(t *testing.T) {
 	facts := func(changes ...func(*machinedrain.Facts)) machinedrain.Facts {
 		f := machinedrain.Facts{Machine: machine(), ControlPlaneMachines: 1}

@@ -115,6 +115,34 @@ func PolicyMaySelectCluster(policy *v1alpha1.MachineDrainPolicy, clusterLabels m
 	return matchOf(policy.Spec.ClusterSelector, clusterLabels) != matchesNot
 }
 
+// WantsNodeAgent reports whether one of the policies of a namespace enables the node agent in a Cluster. If that is not known, undecided
+// says why; otherwise it is empty. unread are the names of the policies of the namespace that cannot be read, each of which may enable it.
+// A policy that is being deleted does not count.
+func WantsNodeAgent(policies []v1alpha1.MachineDrainPolicy, clusterLabels map[string]string, unread ...string) (wanted bool, undecided string) {
+	var invalid []string
+	for i := range policies {
+		policy := &policies[i]
+		switch matched := matchOf(policy.Spec.ClusterSelector, clusterLabels); {
+		case policy.Spec.NodeAgent != v1alpha1.NodeAgentEnabled, policy.DeletionTimestamp != nil:
+		case matched == matches:
+			return true, ""
+		case matched == mayMatch:
+			invalid = append(invalid, policy.Name)
+		}
+	}
+	unread = slices.DeleteFunc(slices.Clone(unread), func(name string) bool { // it was just fixed
+		return slices.ContainsFunc(policies, func(policy v1alpha1.MachineDrainPolicy) bool { return policy.Name == name })
+	})
+	switch {
+	case len(invalid) > 0:
+		return false, fmt.Sprintf("the clusterSelector of MachineDrainPolicy %s is invalid", slices.Min(invalid))
+	case len(unread) > 0:
+		return false, fmt.Sprintf("MachineDrainPolicy %s cannot be decoded", slices.Min(unread))
+	default:
+		return false, ""
+	}
+}
+
 // match says whether a selector matches. The values are ordered: the minimum decides for several requirements, all of which must match.
 type match int
 

@@ -1,0 +1,304 @@
+package workloadcluster
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+func TestNodeAgentNotInstalled(t *testing.T) {
+	t.Run("S19: installs no node agent without admission policies, and records an event on the Cluster", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.remoteGet = func(object client.Object) error {
+			if kind := object.GetObjectKind().GroupVersionKind(); kind.Group == "admissionregistration.k8s.io" {
+				return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+			}
+			return nil
+		}
+		s.ensure()
+		s.Expect(s.events()).To(ConsistOf(HavePrefix("Warning NodeAgentNotInstalled The node agent is not installed: ")))
+		s.Expect(s.agent()).To(BeNil())
+	})
+}
+
+// agentScene is a workload cluster in which a policy has enabled the node agent.
+type agentScene struct {
+	*testing.T
+	*WithT
+	*Reconciler
+	key       types.NamespacedName
+	remote    client.Client
+	remoteGet func(client.Object) error
+}
+
+func newAgentScene(t *testing.T) *agentScene {
+	t.Helper()
+	s := &agentScene{T: t, WithT: NewWithT(t), remoteGet: func(client.Object) error { return nil }}
+	s.remote = fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if err := s.remoteGet(object); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+	}).Build()
+	s.Reconciler, s.key = over(s.remote)
+	s.NodeAgentImage, s.ManagementCluster, s.recorder = "agent:v1", "here", record.NewFakeRecorder(100)
+	s.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NodeAgent = v1alpha1.NodeAgentEnabled })
+	return s
+}
+
+func (s *agentScene) policy() *v1alpha1.MachineDrainPolicy {
+	s.Helper()
+	policy := &v1alpha1.MachineDrainPolicy{}
+	s.Expect(s.Client.Get(s.Context(), types.NamespacedName{Namespace: s.key.Namespace, Name: "all"}, policy)).To(Succeed())
+	return policy
+}
+
+func (s *agentScene) setPolicy(change func(*v1alpha1.MachineDrainPolicySpec)) {
+	s.Helper()
+	policy := s.policy()
+	change(&policy.Spec)
+	s.Expect(s.Client.Update(s.Context(), policy)).To(Succeed())
+}
+
+// ensure is a reconciliation in a workload cluster whose bundle is installed.
+func (s *agentScene) ensure() {
+	s.Helper()
+	_, err := s.ensureNodeAgent(s.Context(), s.remote, clusterOf(s.key), true)
+	s.Expect(err).NotTo(HaveOccurred())
+}
+
+func (s *agentScene) agent() *appsv1.DaemonSet {
+	s.Helper()
+	agents := &appsv1.DaemonSetList{}
+	s.Expect(s.remote.List(s.Context(), agents)).To(Succeed())
+	if len(agents.Items) == 0 {
+		return nil
+	}
+	return &agents.Items[0]
+}
+
+func (s *agentScene) events() []string {
+	var events []string
+	for recorder := s.recorder.(*record.FakeRecorder); len(recorder.Events) > 0; {
+		events = append(events, <-recorder.Events)
+	}
+	return events
+}
+
+func TestNodeAgentIsRemoved(t *testing.T) {
+	disable := func(s *agentScene) {
+		s.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NodeAgent = v1alpha1.NodeAgentDisabled })
+	}
+	for name, change := range map[string]func(*agentScene){
+		"the policy disables it": disable,
+		"the policy is deleted":  func(s *agentScene) { s.Expect(s.Client.Delete(s.Context(), s.policy())).To(Succeed()) },
+		"the policy does not select the Cluster any more": func(s *agentScene) {
+			s.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) {
+				spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"env": "dev"}}
+			})
+		},
+		"the feature gate is off": func(s *agentScene) { s.NodeAgentImage = "" },
+		"the feature gate is off, and a policy is invalid": func(s *agentScene) {
+			s.setPolicy(invalidSelector)
+			s.NodeAgentImage = ""
+		},
+		"the bundle cannot be installed": func(s *agentScene) {
+			disable(s)
+			s.remoteGet = func(object client.Object) error {
+				if object.GetObjectKind().GroupVersionKind().Kind == crdKind {
+					return apierrors.NewForbidden(schema.GroupResource{}, "any", errors.New("no role permits it"))
+				}
+				return nil
+			}
+		},
+		"it was installed by a manager that recorded no owner": func(s *agentScene) {
+			disable(s)
+			s.setOwner("")
+		},
+	} {
+		t.Run("S71: the node agent is removed: "+name, func(t *testing.T) {
+			s := newAgentScene(t)
+			s.ensure()
+			s.Expect(s.agent()).NotTo(BeNil())
+			change(s)
+			_, _ = s.Reconcile(s.Context(), reconcile.Request{NamespacedName: s.key})
+			s.Expect(s.agent()).To(BeNil())
+			s.Expect(s.events()).NotTo(ContainElement(ContainSubstring(eventNodeAgentUnchanged)))
+		})
+	}
+}
+
+func invalidSelector(spec *v1alpha1.MachineDrainPolicySpec) {
+	spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"a key": ""}}
+}
+
+func (s *agentScene) setOwner(uid string) {
+	s.Helper()
+	agent := s.agent()
+	if agent.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = uid; uid == "" {
+		delete(agent.Annotations, v1alpha1.OwnerManagementClusterAnnotation)
+	}
+	s.Expect(s.remote.Update(s.Context(), agent)).To(Succeed())
+}
+
+// reads is a client whose lists of policies have this answer.
+type reads struct {
+	client.Reader
+
+	err      error
+	policies []v1alpha1.MachineDrainPolicy
+}
+
+func (r reads) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*v1alpha1.MachineDrainPolicyList).Items = r.policies
+	return r.err
+}
+
+func TestNodeAgentIsKept(t *testing.T) {
+	const missing = "the CustomResourceDefinition of MachineDrainPolicies is missing or being deleted"
+	deletePolicy := func(s *agentScene) { s.Expect(s.Client.Delete(s.Context(), s.policy())).To(Succeed()) }
+	for name, tc := range map[string]struct {
+		change func(*agentScene)
+		says   string
+		fails  bool
+	}{
+		"S71: a selector is invalid": {
+			func(s *agentScene) { s.setPolicy(invalidSelector) }, "the clusterSelector of MachineDrainPolicy all is invalid", false,
+		},
+		"S71: the CRD of policies is missing": {func(s *agentScene) {
+			deletePolicy(s)
+			s.APIReader = reads{s.Client, &meta.NoKindMatchError{}, nil}
+		}, missing, false},
+		"S71: the CRD of policies is being deleted": {func(s *agentScene) {
+			deletePolicy(s)
+			s.Expect(s.Client.Delete(s.Context(), policyCRD())).To(Succeed())
+		}, missing, false},
+		"S71: the policies cannot be listed": {func(s *agentScene) {
+			deletePolicy(s)
+			s.APIReader = reads{s.Client, errors.New("the API server is overloaded"), nil}
+		}, "it cannot be confirmed that no MachineDrainPolicy enables it", true},
+		"S71: the cache lacks a policy": {func(s *agentScene) {
+			s.APIReader = reads{s.Client, nil, []v1alpha1.MachineDrainPolicy{*s.policy()}}
+			deletePolicy(s)
+		}, "", false},
+		"S71: agents may hold static Pods": {func(s *agentScene) {
+			s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+				Name: "n1", Annotations: map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"},
+			}})).To(Succeed())
+			s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+				Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
+			}})).To(Succeed())
+			deletePolicy(s)
+		}, "it restores the static Pods of Node n1 first", false},
+		"S72: another management cluster has installed it": {func(s *agentScene) {
+			s.setOwner("there")
+			deletePolicy(s)
+		}, "another management cluster, whose Namespace kube-system has the UID there, has installed it", false},
+		"S72: another actor has created it": {func(s *agentScene) {
+			agent := s.agent()
+			agent.Annotations = nil
+			s.Expect(s.remote.Update(s.Context(), agent)).To(Succeed())
+			deletePolicy(s)
+		}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAgentScene(t)
+			s.ensure()
+			tc.change(s)
+			_, err := s.ensureNodeAgent(s.Context(), s.remote, clusterOf(s.key), true)
+			s.Expect(err != nil).To(Equal(tc.fails))
+			s.Expect(s.agent()).NotTo(BeNil())
+			if tc.says == "" {
+				s.Expect(s.events()).To(BeEmpty())
+			} else {
+				s.Expect(s.events()).To(ConsistOf(HavePrefix("Normal NodeAgentUnchanged The node agent is neither installed nor removed: " + tc.says)))
+			}
+		})
+	}
+
+	t.Run("S71: none is installed while a selector is invalid, and an event says so", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.setPolicy(invalidSelector)
+		s.ensure()
+		s.Expect(s.agent()).To(BeNil())
+		s.Expect(s.events()).To(ConsistOf(ContainSubstring("neither installed nor removed: the clusterSelector of MachineDrainPolicy all is invalid")))
+	})
+	t.Run("S71: static Pods that no maintenance drains are released before the agent is removed", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.ensure()
+		deletePolicy(s)
+		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
+			v1alpha1.StaticPodTargetsAnnotation: "[]", v1alpha1.StaticPodCauseAnnotation: "why", "a": "b",
+		}}})).To(Succeed())
+		after, err := s.ensureNodeAgent(s.Context(), s.remote, clusterOf(s.key), true)
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(after).To(Equal(drainingCheckInterval))
+		s.Expect(s.agent()).NotTo(BeNil())
+		node := &corev1.Node{}
+		s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
+		s.Expect(node.Annotations).To(Equal(map[string]string{"a": "b"}))
+		s.ensure()
+		s.Expect(s.agent()).To(BeNil())
+	})
+	t.Run("S71: without the feature gate, they are released although a maintenance drains them", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.ensure()
+		s.NodeAgentImage = ""
+		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: "n1", Annotations: map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"},
+		}})).To(Succeed())
+		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
+		}})).To(Succeed())
+		s.ensure()
+		s.Expect(s.agent()).NotTo(BeNil())
+		s.ensure()
+		s.Expect(s.agent()).To(BeNil())
+	})
+}
+
+func TestNodeAgentOfTwoManagementClusters(t *testing.T) {
+	owner := func(s *agentScene) string { return s.agent().Annotations[v1alpha1.OwnerManagementClusterAnnotation] }
+	t.Run("S72: the management cluster that connects last keeps the node agent, and both leave it to that one", func(t *testing.T) {
+		here := newAgentScene(t)
+		there := &agentScene{T: t, WithT: here.WithT, key: here.key, remote: here.remote}
+		there.Reconciler, _ = over(here.remote)
+		there.NodeAgentImage, there.ManagementCluster = "agent:v1", "there"
+		there.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NodeAgent = v1alpha1.NodeAgentEnabled })
+		here.ensure()
+		here.Expect(owner(here)).To(Equal("here"))
+		there.ensure()
+		here.Expect(owner(here)).To(Equal("there"))
+		here.ensure()
+		here.Expect(owner(here)).To(Equal("there"))
+		here.disconnect(here.key)
+		here.ensure()
+		here.Expect(owner(here)).To(Equal("here"), "the other management cluster may be gone")
+
+		here.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NodeAgent = v1alpha1.NodeAgentDisabled })
+		here.ensure()
+		here.Expect(here.agent()).To(BeNil())
+		there.ensure()
+		here.Expect(owner(here)).To(Equal("there"), "it still wants the agent")
+		here.ensure()
+		here.Expect(owner(here)).To(Equal("there"))
+	})
+}

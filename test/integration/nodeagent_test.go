@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+)
+
+// TestNodeAgent checks when the node agent is installed in a workload cluster, and when it is removed. Its Pods do not run.
+func TestNodeAgent(t *testing.T) {
+	parallel(t, 60*time.Second)
+	all := newScene(t, fleet.Options{ManagerArgs: []string{"--feature-gates=NodeAgent=true", "--node-agent-image=agent:v1"}})
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agents"}}
+	policy.Spec.NodeAgent = v1alpha1.NodeAgentEnabled
+	enabled := func(s *scene) {
+		s.Helper()
+		s.create(s.fleet.Client, policy.DeepCopy())
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Succeed())
+	}
+
+	t.Run("S73: the node agent has a namespace of its own", func(t *testing.T) {
+		s := all.sub(t)
+		enabled(s)
+		own := read(s, s.workload.Client, client.ObjectKey{Name: "capnm-node-agent"}, &corev1.Namespace{})
+		s.Expect(own.Labels).To(HaveKeyWithValue("pod-security.kubernetes.io/enforce", "privileged"))
+		managers := client.ObjectKey{Name: fleet.InstallationNamespace} // in a self-managed cluster
+		s.Expect(s.workload.Client.Get(s.Context(), managers, &corev1.Namespace{})).To(Satisfy(apierrors.IsNotFound))
+	})
+	t.Run("S71: the node agent is kept while the CRD of MachineDrainPolicies is missing, and an event says so", func(t *testing.T) {
+		s := all.sub(t)
+		serve := s.unservePolicies()
+		s.Eventually(func(g Gomega) {
+			events := &corev1.EventList{}
+			g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
+			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", "NodeAgentUnchanged"), HaveField("InvolvedObject.Name", s.cluster.Key().Name),
+				HaveField("Message", "The node agent is neither installed nor removed: the CustomResourceDefinition of MachineDrainPolicies is missing or being deleted"))))
+		}, eventually, pace).Should(Succeed())
+		s.Expect(s.nodeAgent()).To(Succeed())
+		serve()
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "no policy enables it any more")
+	})
+	t.Run("S71: the node agent is removed when no MachineDrainPolicy selects the Cluster any more", func(t *testing.T) {
+		s := all.sub(t)
+		enabled(s)
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	})
+	t.Run("S71: the node agent is removed by a manager without the feature gate", func(t *testing.T) {
+		s := all.sub(t)
+		enabled(s)
+		s.fleet.KillManager()
+		s.Expect(s.fleet.StartManager(s.Context(), "--feature-gates=NodeAgent=false")).To(Succeed())
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	})
+}
+
+// nodeAgent returns an error if the node agent is not installed.
+func (s *scene) nodeAgent() error {
+	agent := types.NamespacedName{Namespace: "capnm-node-agent", Name: "capnm-node-agent"}
+	return s.workload.Client.Get(s.Context(), agent, &appsv1.DaemonSet{})
+}
