@@ -5,6 +5,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,13 +29,22 @@ func TestNodeAgent(t *testing.T) {
 		s.Eventually(s.nodeAgent, eventually, pace).Should(Succeed())
 	}
 
-	t.Run("S73: the node agent has a namespace of its own", func(t *testing.T) {
+	t.Run("S73: the node agent has a separate namespace", func(t *testing.T) {
 		s := all.sub(t)
 		enabled(s)
 		own := read(s, s.workload.Client, client.ObjectKey{Name: "capnm-node-agent"}, &corev1.Namespace{})
 		s.Expect(own.Labels).To(HaveKeyWithValue("pod-security.kubernetes.io/enforce", "privileged"))
 		managers := client.ObjectKey{Name: fleet.InstallationNamespace} // in a self-managed cluster
 		s.Expect(s.workload.Client.Get(s.Context(), managers, &corev1.Namespace{})).To(Satisfy(apierrors.IsNotFound))
+	})
+	t.Run("S12: the admission policy of the node agent fits the types of what it checks", func(t *testing.T) {
+		s := all.sub(t)
+		s.Eventually(func(g Gomega) {
+			key := client.ObjectKey{Name: "nodeagents." + v1alpha1.GroupVersion.Group}
+			checked := read(g, s.workload.Client, key, &admissionregistrationv1.ValidatingAdmissionPolicy{})
+			g.Expect(checked.Status.TypeChecking).NotTo(BeNil())
+			g.Expect(checked.Status.TypeChecking.ExpressionWarnings).To(BeEmpty())
+		}, soon, pace).Should(Succeed())
 	})
 	t.Run("S71: the node agent is kept while the CRD of MachineDrainPolicies is missing, and an event says so", func(t *testing.T) {
 		s := all.sub(t)

@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -76,7 +77,24 @@ func TestRights(t *testing.T) {
 		s.Expect(set("mine", condition(v1alpha1.NodeAgentReady))).To(Succeed())
 		s.Expect(set("theirs", condition(v1alpha1.NodeAgentReady))).To(forbidden)
 		s.Expect(set("mine", condition("Example"))).To(forbidden)
-		s.Expect(set("mine", func(node *corev1.Node) { node.Labels["x"] = "y" })).To(forbidden)
+		for name, change := range map[string]func(*corev1.Node){
+			"a label": func(node *corev1.Node) { node.Labels["x"] = "y" },
+			"an owner": func(node *corev1.Node) {
+				node.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "gone", UID: "1"}}
+			},
+			"a finalizer": func(node *corev1.Node) { node.Finalizers = append(node.Finalizers, "example.com/x") },
+			"its capacity": func(node *corev1.Node) {
+				node.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64")}
+			},
+			"its volumes": func(node *corev1.Node) {
+				node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "v", DevicePath: "/dev/v"}}
+			},
+			"an address": func(node *corev1.Node) {
+				node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+			},
+		} {
+			s.Expect(set("mine", change)).To(forbidden, name)
+		}
 	})
 
 	t.Run("S12: the agent may only write the status of Evacuations of its Node while it is the active evacuator", func(t *testing.T) {
