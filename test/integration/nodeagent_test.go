@@ -49,15 +49,28 @@ func TestNodeAgent(t *testing.T) {
 	t.Run("S71: the node agent is kept while the CRD of MachineDrainPolicies is missing, and an event says so", func(t *testing.T) {
 		s := all.sub(t)
 		serve := s.unservePolicies()
-		s.Eventually(func(g Gomega) {
-			events := &corev1.EventList{}
-			g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
-			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", "NodeAgentUnchanged"), HaveField("InvolvedObject.Name", s.cluster.Key().Name),
-				HaveField("Message", "The node agent is neither installed nor removed: the CustomResourceDefinition of MachineDrainPolicies is missing or being deleted"))))
-		}, eventually, pace).Should(Succeed())
+		s.expectAgentUnchanged("the CustomResourceDefinition of MachineDrainPolicies is missing or being deleted")
 		s.Expect(s.nodeAgent()).To(Succeed())
 		serve()
 		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound), "no policy enables it any more")
+	})
+	t.Run("S72: the node agent that another management cluster has claimed is kept, and an event says so", func(t *testing.T) {
+		s := all.sub(t)
+		enabled(s)
+		owns := func(uid string) {
+			agent := read(s, s.workload.Client, nodeAgentKey, &appsv1.DaemonSet{})
+			s.patch(s.workload.Client, agent, func() { agent.Annotations[v1alpha1.OwnerManagementClusterAnnotation] = uid })
+		}
+		owns("there")
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
+		s.expectAgentUnchanged("another management cluster, whose Namespace kube-system has the UID there, has installed it")
+		s.create(s.fleet.Client, policy.DeepCopy())
+		s.Consistently(func() string {
+			return read(s, s.workload.Client, nodeAgentKey, &appsv1.DaemonSet{}).Annotations[v1alpha1.OwnerManagementClusterAnnotation]
+		}, aMoment, pace).Should(Equal("there"), "it is claimed once in each connection")
+		owns("")
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	})
 	t.Run("S71: the node agent is removed when no MachineDrainPolicy selects the Cluster any more", func(t *testing.T) {
 		s := all.sub(t)
@@ -74,8 +87,19 @@ func TestNodeAgent(t *testing.T) {
 	})
 }
 
+var nodeAgentKey = types.NamespacedName{Namespace: "capnm-node-agent", Name: "capnm-node-agent"}
+
 // nodeAgent returns an error if the node agent is not installed.
 func (s *scene) nodeAgent() error {
-	agent := types.NamespacedName{Namespace: "capnm-node-agent", Name: "capnm-node-agent"}
-	return s.workload.Client.Get(s.Context(), agent, &appsv1.DaemonSet{})
+	return s.workload.Client.Get(s.Context(), nodeAgentKey, &appsv1.DaemonSet{})
+}
+
+func (s *scene) expectAgentUnchanged(why string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		events := &corev1.EventList{}
+		g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", "NodeAgentUnchanged"), HaveField("InvolvedObject.Name", s.cluster.Key().Name),
+			HaveField("Message", "The node agent is neither installed nor removed: "+why))))
+	}, eventually, pace).Should(Succeed())
 }
