@@ -138,12 +138,13 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 }
 
 func TestMachineOutsideRollout(t *testing.T) {
+	member := map[string]string{clusterv1.MachineDeploymentNameLabel: "md"}
 	for name, tc := range map[string]struct {
 		labels map[string]string
 		ended  bool
 	}{
 		"M25: withdraws what a rollout requests for a Machine that has left its MachineDeployment": {nil, true},
-		"M25: keeps what a rollout requests for a Machine of its MachineDeployment":                {map[string]string{clusterv1.MachineDeploymentNameLabel: "md"}, false},
+		"M25: keeps what a rollout requests for a Machine of its MachineDeployment":                {member, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

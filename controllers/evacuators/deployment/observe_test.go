@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,7 +107,7 @@ func TestObserveSurge(t *testing.T) {
 }
 
 func TestAnswerOfProxy(t *testing.T) {
-	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "apps", Resource: "deployments"}, "web", "404 page not found", 0, true)
+	proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", appsv1.Resource("deployments"), "web", "404 page not found", 0, true)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
 	live := interceptor.NewClient(fake.NewClientBuilder().WithObjects(d).Build(), interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -44,7 +43,7 @@ func TestRead(t *testing.T) {
 		g.Expect(pods).To(HaveExactElements(HaveField("Name", "db-1"), HaveField("Name", "db-2")))
 	})
 	t.Run("E25, E28: that a proxy answers 404 does not mean that the StatefulSet does not exist, so that its Pods need no order", func(t *testing.T) {
-		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "apps", Resource: "statefulsets"}, "db", "404 page not found", 0, true)
+		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", appsv1.Resource("statefulsets"), "db", "404 page not found", 0, true)
 		live := interceptor.NewClient(fakes.Client(), interceptor.Funcs{
 			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 				return proxy
