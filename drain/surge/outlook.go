@@ -12,11 +12,11 @@ type Outlook struct {
 // Pods of the observation.
 func OutlookOf(o Observation, pod Leaving) Outlook {
 	o.Leaving = []Leaving{pod}
-	switch {
-	case !pod.isRequested():
+	if !pod.isRequested() {
 		return outlookOf(Decision{Reports: refuseAll(o.Leaving, NotRequested, notRequested)})
-	case o.Deployment == nil:
-		return outlookOf(Decide(o))
+	}
+	if d := Decide(o); len(d.Reports) > 0 && d.Reports[0].Refusal != "" { // also the end of a surge that another actor has edited
+		return outlookOf(d)
 	}
 	b, err := BaselineOf(o.Deployment)
 	if err != nil { // Decide removes the annotation first

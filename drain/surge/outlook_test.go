@@ -36,6 +36,12 @@ func TestOutlook(t *testing.T) {
 			}},
 		"an invalid baseline": {deployed(1), v1alpha1.SurgeAlways, func(w *world) { w.deployment.Annotations = map[string]string{v1alpha1.SurgeAnnotation: "x"} },
 			surge.Outlook{Message: "Adding replicas before Pods are removed: Deployment shop/web is scaled from 1 to 2 replicas."}},
+		"a surge whose Deployment another actor has scaled": {surged(1, 1), v1alpha1.SurgeAlways, func(w *world) { w.scale(5) }, surge.Outlook{
+			Refusal: surge.Edited, Message: "Another actor changed the number of replicas of Deployment shop/web during the surge.",
+		}},
+		"a surge that an undo has interrupted": {surged(1, 1), v1alpha1.SurgeAlways, func(w *world) { w.undo(nil) }, surge.Outlook{
+			Refusal: surge.Edited, Message: "Another actor replaced the annotations of Deployment shop/web during the surge.",
+		}},
 		"no request": {
 			deployed(1), v1alpha1.SurgeNever, nil, surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."},
 		},
