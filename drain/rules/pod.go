@@ -63,6 +63,16 @@ func Ready(pod *corev1.Pod) bool {
 	return false
 }
 
+// UnreadyFor reports whether a Pod has not been ready for a duration.
+func UnreadyFor(pod *corev1.Pod, d time.Duration, now time.Time) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status != corev1.ConditionTrue && now.Sub(condition.LastTransitionTime.Time) >= d
+		}
+	}
+	return false
+}
+
 // Unschedulable returns the condition of a Pod that says that the scheduler has found no Node for it, nil if there is none. It has a
 // nominated Node while the scheduler preempts other Pods for it there.
 func Unschedulable(pod *corev1.Pod) *corev1.PodCondition {

@@ -55,6 +55,9 @@ type Leaving struct {
 	// Owned means that the Deployment controls the Pod.
 	Owned         bool
 	Ready, Marked bool
+	// Unready means that the API server says that the Pod has not been ready for UnreadyTime, so that the status of the Deployment does not
+	// count it as available.
+	Unready bool
 	// Progress is the time of the last report, Deadline its progress deadline, Message the last report.
 	Progress, Deadline time.Time
 	Message            string
@@ -105,6 +108,8 @@ const (
 	chosenTime = 10 * time.Second
 	// lastMargin is how long before the progress deadline a surge is cancelled, so that the reason can be reported.
 	lastMargin = 10 * time.Second
+	// UnreadyTime is how long a Pod to be removed is not ready before the surge does not wait for it to be available.
+	UnreadyTime = 30 * time.Second
 	// HeldInterval is the interval of reconciliations while a Pod is suspended.
 	HeldInterval = 10 * time.Second
 )
@@ -315,11 +320,16 @@ func (b *Baseline) includes(uid types.UID) bool {
 }
 
 // available reports whether all replicas are available, including the added ones: when a ReplicaSet is scaled down, it deletes Pods
-// that are not ready first, regardless of their deletion cost.
+// that are not ready first, regardless of their deletion cost. So those that are to be removed need not be available.
 func (s *surging) available() bool {
-	status := s.Deployment.Status
+	status, unready := s.Deployment.Status, int32(0)
+	for _, pod := range s.Leaving {
+		if pod.Unready && s.b.includes(pod.UID) {
+			unready++
+		}
+	}
 	return status.ObservedGeneration >= s.Deployment.Generation &&
-		status.AvailableReplicas >= max(replicas(s.Deployment), s.b.Surged) && status.UpdatedReplicas == status.Replicas
+		status.AvailableReplicas+unready >= max(replicas(s.Deployment), s.b.Surged) && status.UpdatedReplicas == status.Replicas
 }
 
 func (s *surging) name() string { return nameOf(s.Deployment) }

@@ -82,6 +82,35 @@ func TestRounds(t *testing.T) {
 	}
 }
 
+func TestUnreadyDuringSurge(t *testing.T) {
+	t.Run("E24: does not wait for a Pod that is to be removed to be ready again, when all others are available", func(t *testing.T) {
+		w := surged(2, 1)
+		leaving := w.pods[0]
+		leaving.ready = false
+		decide := func() surge.Decision {
+			w.replicate()
+			w.observe()
+			o := w.observed()
+			for i := range o.Leaving {
+				o.Leaving[i].Unready = !leaving.ready
+			}
+			d := surge.Decide(o)
+			w.apply(d, 9)
+			return d
+		}
+		if d := decide(); len(d.Mark) > 0 || w.baseline() == nil {
+			t.Fatalf("it does not wait for the new Pod: %+v", d)
+		}
+		w.pods[2].ready = true
+		decide() // mark
+		decide() // scale back
+		decide()
+		if w.pod(leaving.UID) != nil || w.available() != 2 || w.baseline() != nil || len(w.refusals) > 0 {
+			t.Errorf("%d Pods are available, %v, refused %v", w.available(), w.deployment.Annotations, w.refusals)
+		}
+	})
+}
+
 func TestRefusals(t *testing.T) {
 	claim := func(modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes}}

@@ -120,6 +120,9 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 			s.observed.Marked = append(s.observed.Marked, ref)
 		}
 	}
+	if err := s.observeUnready(ctx, b); err != nil {
+		return err
+	}
 	if surge.AwaitsPods(s.observed) {
 		s.observed.Unscheduled = s.unscheduled(ctx)
 	}
@@ -131,6 +134,23 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 		s.observed.Autoscalers = append(s.observed.Autoscalers, h)
 	}
 	return err
+}
+
+// observeUnready finds the Pods of the baseline that are not ready. It asks the API server after the Deployment was read, whose status must
+// not count such a Pod as available.
+func (s *scope) observeUnready(ctx context.Context, b *surge.Baseline) error {
+	for i := range s.observed.Leaving {
+		pod := &s.observed.Leaving[i]
+		if pod.Ready || !slices.Contains(b.Pods, pod.PodRef) {
+			continue
+		}
+		live, err := s.livePod(ctx, pod.PodRef)
+		if err != nil {
+			return err
+		}
+		pod.Unready = live != nil && rules.UnreadyFor(live, surge.UnreadyTime, s.observed.Now)
+	}
+	return nil
 }
 
 const (

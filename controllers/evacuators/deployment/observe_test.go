@@ -129,6 +129,36 @@ func TestAnswerOfProxy(t *testing.T) {
 	})
 }
 
+func TestObserveUnready(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		status corev1.ConditionStatus
+		since  time.Duration
+		want   bool
+	}{
+		"E24: a Pod is unready if the API server says so":                           {corev1.ConditionFalse, 30 * time.Second, true},
+		"E24: a Pod is not unready if it was ready a moment ago":                    {corev1.ConditionFalse, 29 * time.Second, false},
+		"E24: a Pod is not unready if the watch has not delivered that it is ready": {corev1.ConditionTrue, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, d := NewWithT(t), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+			ref := surge.PodRef{Name: "old", UID: "old"}
+			b := &surge.Baseline{Deployment: d.UID, Replicas: 1, Surged: 2, Pods: []surge.PodRef{ref}}
+			surge.SetBaseline(d, b)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old", UID: "old"}}
+			live := pod.DeepCopy()
+			live.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: tc.status, LastTransitionTime: metav1.NewTime(now.Add(-tc.since))}}
+			s := &scope{
+				key: client.ObjectKeyFromObject(d), live: fake.NewClientBuilder().WithObjects(live).Build(),
+				assignments: map[types.UID]assignment.Assignment{pod.UID: {Pod: pod}},
+				observed:    surge.Observation{Deployment: d, Leaving: []surge.Leaving{{PodRef: ref, Progress: now, Deadline: now.Add(time.Hour)}}, Now: now},
+			}
+			g.Expect(s.observeSurge(t.Context(), b)).To(Succeed())
+			g.Expect(s.observed.Leaving[0].Unready).To(Equal(tc.want))
+		})
+	}
+}
+
 // cached contains the Pods that the watch has delivered.
 type cached struct {
 	workload.Observation
