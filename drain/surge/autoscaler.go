@@ -32,6 +32,26 @@ func restored(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizonta
 	return h
 }
 
+// scaleBackAfterUndo records the end of a surge by an autoscaler whose baseline an undo has removed: the autoscaler may not scale back.
+func scaleBackAfterUndo(o Observation) (Decision, bool) {
+	for _, h := range o.Autoscalers {
+		n := noteOf(h)
+		if n == nil || n.Deployment != o.Deployment.UID || n.Raised != replicas(o.Deployment) {
+			continue
+		}
+		if n.Replicas < 1 || n.Raised <= n.Replicas || n.Raised-n.Replicas > maxPods {
+			continue
+		}
+		d := Decision{Deployment: o.Deployment.DeepCopy()}
+		SetBaseline(d.Deployment, &Baseline{
+			ID: newID(o.Deployment.UID, o.Now), Deployment: o.Deployment.UID, Replicas: n.Replicas, Surged: n.Raised, Template: templateHash(o.Deployment.Spec.Template),
+			Autoscaler: &AutoscalerBaseline{Name: h.Name, UID: h.UID, MinReplicas: n.Before}, Returning: new(metav1.NewTime(o.Now.UTC())),
+		})
+		return d, true
+	}
+	return Decision{}, false
+}
+
 // restoreOrphans restores the first autoscaler that has a note, but no baseline of a Deployment: the Deployment was deleted.
 func restoreOrphans(o Observation) (Decision, bool) {
 	for _, h := range o.Autoscalers {

@@ -67,7 +67,9 @@ type note struct {
 	// Name of the Deployment.
 	Name   string `json:"name"`
 	Before *int32 `json:"before,omitempty"`
-	Raised int32  `json:"raised"`
+	// Replicas is that of the baseline. It is 0 in a note of an earlier version.
+	Replicas int32 `json:"replicas,omitempty"`
+	Raised   int32 `json:"raised"`
 }
 
 // marking is the value of the label of a surging Deployment. After the Deployment was scaled up, it is enough to scale it back.
@@ -145,7 +147,7 @@ func baselineOf(d metav1.Object) (*Baseline, error) {
 		return nil, errors.New("the baseline belongs to another surge, or is not its latest one")
 	case b.Deployment != d.GetUID():
 		return nil, errors.New("the baseline belongs to another Deployment")
-	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || int(b.Surged-b.Replicas) > len(b.Pods):
+	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || b.Returning == nil && int(b.Surged-b.Replicas) > len(b.Pods):
 		return nil, errors.New("the baseline has invalid replicas or Pods")
 	case slices.ContainsFunc(b.Pods, func(pod PodRef) bool { return pod.Name == "" }), b.Autoscaler != nil && b.Autoscaler.Name == "":
 		return nil, errors.New("the baseline has a Pod or a HorizontalPodAutoscaler without a name")

@@ -160,6 +160,9 @@ func decide(o Observation) Decision {
 	case b != nil:
 		return (&surging{Observation: o, b: b}).next()
 	}
+	if d, found := scaleBackAfterUndo(o); found {
+		return d
+	}
 	if d, found := restoreOrphans(o); found {
 		return d
 	}

@@ -471,6 +471,22 @@ func TestRolloutUndo(t *testing.T) {
 			}
 		})
 	}
+	t.Run("E63: an undo during the surge restores the number of replicas also if an autoscaler does not scale back", func(t *testing.T) {
+		for _, cancelled := range []bool{false, true} {
+			w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
+			w.step()
+			w.step()
+			w.settle() // it scales up; later it has no metrics
+			w.undo(nil)
+			if cancelled {
+				clear(w.evacuations)
+			}
+			w.run()
+			if *w.deployment.Spec.Replicas != 2 || *w.autoscaler.Spec.MinReplicas != 1 || len(w.autoscaler.Annotations)+len(w.deployment.Labels) > 0 {
+				t.Errorf("cancelled: %v: %d replicas, %v, %v", cancelled, *w.deployment.Spec.Replicas, w.deployment.Annotations, w.autoscaler)
+			}
+		}
+	})
 	t.Run("E63: an undo after Pods were marked restores their deletion cost", func(t *testing.T) {
 		w := surged(1, 1)
 		w.settle()

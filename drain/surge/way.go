@@ -138,7 +138,9 @@ func (w byAutoscaler) raiseDeployment() *appsv1.Deployment { return nil }
 
 func (w byAutoscaler) raiseAutoscaler() *autoscalingv2.HorizontalPodAutoscaler {
 	h := w.autoscaler.DeepCopy()
-	markObject(h, note{Autoscaler: h.UID, Deployment: w.Deployment.UID, Name: w.Deployment.Name, Before: h.Spec.MinReplicas, Raised: w.b.Surged}, "")
+	markObject(h, note{
+		Autoscaler: h.UID, Deployment: w.Deployment.UID, Name: w.Deployment.Name, Before: h.Spec.MinReplicas, Replicas: w.b.Replicas, Raised: w.b.Surged,
+	}, "")
 	h.Spec.MinReplicas = ptr.To(w.b.Surged)
 	return h
 }
