@@ -96,14 +96,18 @@ func mustBeManager(t *testing.T, before, after *v1alpha1.NodeMaintenance) bool {
 		return strings.HasPrefix(p.Name, "owners.")
 	})
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 30)))
-	condition := compiler.CompileCondition([]cel.ExpressionAccessor{expression{text: all[i].Spec.MatchConditions[0].Expression}}, cel.OptionalVariableDeclarations{},
-		environment.NewExpressions)
-	attributes := admission.NewAttributesRecord(after, before, schema.GroupVersionKind{}, "", "m", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
+	isOwner := []cel.ExpressionAccessor{expression{text: all[i].Spec.MatchConditions[0].Expression}}
+	condition := compiler.CompileCondition(isOwner, cel.OptionalVariableDeclarations{}, environment.NewExpressions)
+	attributes := admission.NewAttributesRecord(after, before, schema.GroupVersionKind{}, "", "m", schema.GroupVersionResource{}, "", admission.Update, nil, false,
+		nil)
 	versioned := &admission.VersionedAttributes{Attributes: attributes, VersionedObject: after, VersionedOldObject: before}
-	results, _, err := condition.ForInput(t.Context(), versioned, &admissionv1.AdmissionRequest{Operation: admissionv1.Update}, cel.OptionalVariableBindings{}, nil, math.MaxInt64)
+	request := &admissionv1.AdmissionRequest{Operation: admissionv1.Update}
+	results, _, err := condition.ForInput(t.Context(), versioned, request, cel.OptionalVariableBindings{}, nil, math.MaxInt64)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(results[0].Error).NotTo(HaveOccurred())
-	return results[0].EvalResult.Value() == true
+	applies, isBool := results[0].EvalResult.Value().(bool)
+	g.Expect(isBool).To(BeTrue())
+	return applies
 }
 
 func policies(t *testing.T) []*admissionregistrationv1.ValidatingAdmissionPolicy {

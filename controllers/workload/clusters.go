@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -296,8 +297,29 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	delete(c.budgets, cluster)
 	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions}
 	c.watches[cluster] = watch
+	go c.endWhenLost(cluster, watch)
 	c.check(cluster)
 	return watch, nil
+}
+
+// endWhenLost ends a drain watch whose connection has ended. It returns when the watch has ended. The connection may end just before the watch
+// begins, and no reconciliation follows if the Cluster no longer exists.
+func (c *Clusters) endWhenLost(cluster types.NamespacedName, watch *connectedWatch) {
+	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
+		if config, err := c.cache.GetRESTConfig(ctx, cluster); err == nil && config == watch.config {
+			return false, nil
+		}
+		c.mu.Lock()
+		isPresent := c.watches[cluster] == watch
+		if isPresent {
+			c.stopWatch(cluster)
+		}
+		c.mu.Unlock()
+		if isPresent {
+			c.notify(Change{Cluster: cluster, Type: WatchEnded})
+		}
+		return true, nil
+	})
 }
 
 // ContactLost records that a workload cluster does not answer its health probes.

@@ -37,7 +37,7 @@ type CacheOptions struct {
 const (
 	// informerTimeout limits the lists of informers. It is the one of the ClusterCache.
 	informerTimeout = 11 * time.Minute
-	// lostInterval is how often it is checked whether the connection of a cache has ended.
+	// lostInterval is how often it is checked whether the connection of a cache or of a drain watch has ended.
 	lostInterval = 10 * time.Second
 )
 

@@ -2,8 +2,10 @@ package workload
 
 import (
 	"context"
+	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -195,4 +197,33 @@ type running func() context.Context
 
 func (r running) Watch(source source.TypedSource[reconcile.Request]) error {
 	return source.Start(r(), nil)
+}
+
+func TestWatchOfALostConnection(t *testing.T) {
+	t.Run("E37: a watch of Pods that a reconciliation starts after its Cluster was deleted ends, and one of a connection that lasts does not", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			config := &rest.Config{Host: "https://c.example.com"}
+			config.Wrap(func(http.RoundTripper) http.RoundTripper {
+				return roundTrip(func(r *http.Request) (*http.Response, error) {
+					<-r.Context().Done()
+					return nil, r.Context().Err()
+				})
+			})
+			remote := &connections{config: config}
+			clusters := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
+			clusters.Forget(clusterA)
+			_, err := clusters.Observe(t.Context(), clusterA, "late", "one") // the ClusterCache has not closed the connection yet
+			g.Expect(err).NotTo(HaveOccurred())
+			time.Sleep(time.Minute)
+			g.Expect(clusters.CurrentObservation(clusterA)).NotTo(BeNil())
+			var ended []Change
+			clusters.Subscribe(func(change Change) { ended = append(ended, change) })
+			remote.config = nil
+			time.Sleep(time.Minute)
+			g.Expect(clusters.CurrentObservation(clusterA)).To(BeNil(), "nothing else stops it")
+			g.Expect(ended).To(ContainElement(Change{Cluster: clusterA, Type: WatchEnded}))
+			time.Sleep(2 * budgetsKept)
+		})
+	})
 }
