@@ -45,7 +45,7 @@ type Applied struct {
 	// CreatedCRDs means that a CRD was created. Watches of its kind may have failed before.
 	CreatedCRDs bool
 
-	// versions are the resourceVersions of the objects, in their order in the bundle. Objects that are missing have none.
+	// versions are the resourceVersions of the objects, in their order in the bundle. Objects that are missing or were refused have none.
 	versions []string
 }
 
@@ -83,11 +83,15 @@ const (
 	changeChanged = "changed"
 )
 
-const crdKind = "CustomResourceDefinition"
+const (
+	crdKind  = "CustomResourceDefinition"
+	roleKind = "ClusterRole"
+)
 
 // ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps
 // an object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
-// admission policies that the workload cluster does not support. After an error, the result is what was done before.
+// admission policies that the workload cluster does not support, and roles that it refuses. After an error, the result is what was done
+// before.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := bundle.Bundle()
 	if err != nil {
@@ -112,6 +116,9 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	case err == nil:
 	case isAdmission(object.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
 		a.Missing = append(a.Missing, kind+" "+name)
+		return nil
+	case kind == roleKind && !apierrors.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err): // drains need no role
+		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses a role of the bundle. The next check tries again", "kind", kind, "name", name)
 		return nil
 	case change == changeDeleted && kind == crdKind:
 		a.Unserved = fmt.Sprintf("%s %s is missing in the workload cluster and cannot be created: %s", kind, name, progress.Describe(err))

@@ -281,3 +281,26 @@ func TestCRDThatIsNeverServed(t *testing.T) {
 		g.Expect(r.Clusters.Unserved(key)).To(HavePrefix("Waiting for the API server to serve CustomResourceDefinition "))
 	})
 }
+
+func TestRefusedRole(t *testing.T) {
+	t.Run("M50: a role that an admission webhook refuses keeps no drain from beginning after a start of the manager, and is installed later", func(t *testing.T) {
+		g, refuses := NewWithT(t), true
+		remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				if refuses && object.GetObjectKind().GroupVersionKind().Kind == "ClusterRole" {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "clusterroles"}, object.GetName(), errors.New("denied by a webhook"))
+				}
+				return c.Create(ctx, object, options...)
+			},
+		}).Build()
+		applied, err := ApplyBundle(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred(), "the Machines of the Cluster are released undrained when their drain timeouts have passed")
+		unchanged, err := applied.IsUnchanged(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(unchanged).To(BeFalse(), "the next check tries again")
+		refuses = false
+		applied, err = ApplyBundle(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(applied.IsUnchanged(t.Context(), remote)).To(BeTrue())
+	})
+}
