@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -117,7 +118,7 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	case isAdmission(object.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
 		a.Missing = append(a.Missing, kind+" "+name)
 		return nil
-	case kind == roleKind && !apierrors.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err): // drains need no role
+	case kind == roleKind && isRefusal(err): // drains need no role
 		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses a role of the bundle. The next check tries again", "kind", kind, "name", name)
 		return nil
 	case change == changeDeleted && kind == crdKind:
@@ -240,6 +241,11 @@ func with(values map[string]string, key, value string) map[string]string {
 	return values
 }
 
+// isRefusal reports whether the API server refuses a write, so that it does not help to repeat it at once.
+func isRefusal(err error) bool {
+	return err != nil && !apierrors.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err)
+}
+
 func isAdmission(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind().Group == admissionregistrationv1.GroupName
 }
@@ -277,7 +283,12 @@ func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unst
 		object := &remaining.Items[i]
 		before := object.DeepCopy()
 		if object.GetDeletionTimestamp() != nil && controllerutil.RemoveFinalizer(object, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
-			if err := live.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+			err := live.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+			switch err = client.IgnoreNotFound(err); {
+			case isRefusal(err): // it does not delay the others
+				ctrl.LoggerFrom(ctx).Error(err, "Failed to withdraw", "kind", kind, "object", klog.KObj(object))
+				object = before
+			case err != nil:
 				return "", errors.Wrapf(err, "withdrawing from %s %s", kind, client.ObjectKeyFromObject(object))
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -302,5 +303,34 @@ func TestRefusedRole(t *testing.T) {
 		applied, err = ApplyBundle(t.Context(), remote)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(applied.IsUnchanged(t.Context(), remote)).To(BeTrue())
+	})
+}
+
+func TestWithdrawalFromADeletedCRD(t *testing.T) {
+	t.Run("M52: an Evacuation that cannot be changed does not keep the finalizers of others, and is named", func(t *testing.T) {
+		g := NewWithT(t)
+		e := func(name string) *v1alpha1.Evacuation {
+			return &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: name, DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer, "other"},
+			}}
+		}
+		remote := fakes.Builder(e("a"), e("b")).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if object.GetName() == "a" {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "evacuations"}, "a", errors.New("denied by a webhook"))
+				}
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+		crd := &unstructured.Unstructured{}
+		crd.SetName("evacuations.maintenance.cluster.x-k8s.io")
+		crd.SetDeletionTimestamp(new(metav1.Now()))
+		g.Expect(unstructured.SetNestedField(crd.Object, "Evacuation", "spec", "names", "kind")).To(Succeed())
+		message, err := whyUnserved(t.Context(), remote, crd)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(message).To(ContainSubstring("the finalizers of Evacuation ns/a: " + v1alpha1.NodeMaintenanceInstigatorFinalizer + ", other"))
+		other := e("b")
+		g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+		g.Expect(other.Finalizers).To(ConsistOf("other"))
 	})
 }
