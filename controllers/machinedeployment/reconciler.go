@@ -131,8 +131,8 @@ func (r *Reconciler) answersSince(ctx context.Context, s *scope, t time.Time) bo
 }
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
-// from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one. It wants none
-// for a Machine that the watch filter does not select.
+// from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one. None is
+// wanted for a Machine that the watch filter does not select.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
 	if !r.Filter.Selects(machine) {
 		wanted = ""

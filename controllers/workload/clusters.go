@@ -302,8 +302,8 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	return watch, nil
 }
 
-// endWhenLost ends a drain watch whose connection has ended. It returns when the watch has ended. The connection may end just before the watch
-// begins, and no reconciliation follows if the Cluster no longer exists.
+// endWhenLost ends a drain watch whose connection has ended. It returns when the watch has ended. The connection may end just before the
+// watch begins, and no reconciliation follows if the Cluster no longer exists.
 func (c *Clusters) endWhenLost(cluster types.NamespacedName, watch *connectedWatch) {
 	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
 		if config, err := c.cache.GetRESTConfig(ctx, cluster); err == nil && config == watch.config {

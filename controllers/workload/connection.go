@@ -242,8 +242,8 @@ func (s *sharedInformers) present(cluster types.NamespacedName) *sharingCache {
 	return s.caches[cluster]
 }
 
-// set makes a cache the one of the connection and starts it, and reports that. It does not if the present one is not the former one any more:
-// another goroutine has created one since then, maybe for a later connection. The cache ends when its connection is lost.
+// set makes a cache the one of the connection and starts it, and reports that. It does not if the present one is not the former one any
+// more: another goroutine has created one since then, maybe for a later connection. The cache ends when its connection is lost.
 func (s *sharedInformers) set(cluster types.NamespacedName, former, opened *sharingCache, isLost func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,8 +27,8 @@ func IsPaused(err error) bool {
 	return errors.Is(err, errPaused)
 }
 
-// refuse returns errPaused if the Cluster is paused, and clustercache.ErrClusterNotConnected if the watch filter does not select it or if it
-// does not exist, whether or not its connection has already been closed.
+// refuse returns errPaused if the Cluster is paused, and clustercache.ErrClusterNotConnected if the watch filter does not select it or if
+// it does not exist, whether or not its connection has already been closed.
 func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 	cluster := &clusterv1.Cluster{}
 	if err := c.management.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {

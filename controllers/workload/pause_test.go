@@ -140,8 +140,8 @@ func TestPausedMachineThatIsGone(t *testing.T) {
 	}
 }
 
-// A user removes the finalizer of a NodeMaintenance whose deletion hangs because its Cluster is paused. The watch of Nodes stops, because there
-// is no other NodeMaintenance.
+// A user removes the finalizer of a NodeMaintenance whose deletion hangs because its Cluster is paused. The watch of Nodes stops, because
+// there is no other NodeMaintenance.
 func TestNodeMaintenanceThatIsGoneAfterAPause(t *testing.T) {
 	t.Run("R64: after a pause, what NodeMaintenances have left behind is looked for again", func(t *testing.T) {
 		g := NewWithT(t)

@@ -236,8 +236,8 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	return wait.Jitter(idleCheckInterval, idleCheckJitter), true, err
 }
 
-// retryUnserved returns when to check again whether a CRD is served: after a tenth of its age, which is negative if the clock of this manager is
-// behind. An API server may never serve it, for example because another CRD has its names, and each check reads the whole bundle.
+// retryUnserved returns when to check again whether a CRD is served: after a tenth of its age, which is negative if the clock of this
+// manager is behind. An API server may never serve it, for example because another CRD has its names, and each check reads the bundle.
 func retryUnserved(age time.Duration) time.Duration {
 	return max(establishRetry, min(terminatingRetry, age.Abs()/10))
 }
