@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,9 +60,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", request.NamespacedName)
 	}
-	if !r.Filter.Selects(s.deployment) {
-		return reconcile.Result{}, nil
-	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
 	if err := r.observe(ctx, s); err != nil {
 		return workload.Result(client.IgnoreNotFound(errors.Cause(err)))
@@ -73,7 +71,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: unreadRetry}, nil
 	}
 	now := r.Clock.Now()
-	decided := rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
+	decided := rollout.Decision{}
+	if r.Filter.Selects(s.deployment) { // otherwise nothing is wanted any more
+		decided = rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
+	}
 	if err := r.applyAll(ctx, s, decided.Stages); err != nil {
 		return workload.Result(err)
 	}
@@ -86,6 +87,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
 	if s.cluster, err = util.GetClusterByName(ctx, r.Client, s.deployment.Namespace, s.deployment.Spec.ClusterName); err != nil {
 		return errors.Wrapf(err, "getting Cluster %s", s.deployment.Spec.ClusterName)
+	}
+	if !r.Filter.Selects(s.cluster) {
+		return clustercache.ErrClusterNotConnected // nor will it be
 	}
 	if s.machines, err = r.Maintenances.MachinesOf(ctx, s.cluster, s.deployment); err != nil {
 		return err

@@ -111,12 +111,19 @@ func TestApplyAll(t *testing.T) {
 
 func TestMachineThatLeaves(t *testing.T) {
 	for name, tc := range map[string]struct {
-		leave func(*clusterv1.Machine)
+		leave func(*clusterv1.Machine, *clusterv1.MachineDeployment)
 		stays bool
 	}{
-		"M105: restores the Node of a Machine that the watch filter does not select any more": {leave: func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.WatchLabel) }},
+		"M105: restores the Node of a Machine that the watch filter does not select any more": {
+			leave: func(m *clusterv1.Machine, _ *clusterv1.MachineDeployment) { delete(m.Labels, clusterv1.WatchLabel) },
+		},
+		"M105: also if it does not select the MachineDeployment any more": {
+			leave: func(_ *clusterv1.Machine, d *clusterv1.MachineDeployment) { delete(d.Labels, clusterv1.WatchLabel) },
+		},
 		"M24: leaves a Machine of another MachineDeployment to the reconciliation of that one": {
-			leave: func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineDeploymentNameLabel] = "other" }, stays: true,
+			leave: func(m *clusterv1.Machine, _ *clusterv1.MachineDeployment) {
+				m.Labels[clusterv1.MachineDeploymentNameLabel] = "other"
+			}, stays: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +141,7 @@ func TestMachineThatLeaves(t *testing.T) {
 				ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node, Stage: v1alpha1.StageCordon,
 				For: v1alpha1.RequestedForRollout,
 			})
-			tc.leave(machine)
+			tc.leave(machine, deployment)
 			management, remote := fakes.Client(cluster, deployment, other, machine), fakes.Builder(node, cordon).WithRESTMapper(mapper()).Build()
 			r := &Reconciler{
 				Client: management, Filter: "ours", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
