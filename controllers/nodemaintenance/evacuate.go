@@ -154,6 +154,7 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 	if err != nil {
 		return nil, false, err
 	}
+	s.observation = observation
 	for _, node := range sets.List(c.Nodes) {
 		// Evacuations are listed before Pods: an Evacuation is deleted after its Pod, so in the opposite order a Pod that has just
 		// been removed would get a second Evacuation.

@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -268,6 +269,26 @@ func TestConfirmationOfAnUncordonedNode(t *testing.T) {
 			if got := r.Clusters.IsConfirmed(s.request, s.maintenance); got != tc.want {
 				t.Errorf("got %t", got)
 			}
+		})
+	}
+}
+
+// The writes of a reconciliation take so long that contact with the workload cluster was lost and restored meanwhile.
+func TestConfirmationFromAWatchThatHasEnded(t *testing.T) {
+	for name, drained := range map[string]bool{
+		"M96: final eviction attempts that were found before the watch of the Pods ended are not confirmed": false,
+		"M95: nor is the end of the drain": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			r := &Reconciler{Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{})}
+			s := &scope{maintenance: &v1alpha1.NodeMaintenance{}, nodes: []*corev1.Node{{}}, drain: &drainState{finalAttempt: draintimeout.Progress{AllDue: true}}}
+			s.maintenance.UID, s.drain.decision.Drained = "m", drained
+			s.observation = struct{ workload.Observation }{}
+			_, err := r.confirm(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.Clusters.IsAttempted(s.request, s.maintenance)).To(BeFalse(), "a Pod that has started since gets no attempt")
+			g.Expect(r.Clusters.IsConfirmed(s.request, s.maintenance)).To(BeFalse())
 		})
 	}
 }

@@ -107,6 +107,7 @@ type scope struct {
 	refusals     refusals                // of what must be done before the maintenance has ended
 	joined       map[string]*metav1.Time // see joinedAt
 	drain        *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
+	observation  workload.Observation    // of the Pods
 }
 
 func (s *scope) requeueBy(t time.Time) {

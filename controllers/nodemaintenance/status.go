@@ -107,10 +107,11 @@ func (s *scope) reported() (last time.Time) {
 }
 
 // confirm tells the machine controller whether this process has found the Nodes to be drained, or the final eviction attempts to be made. A
-// Node that could not be cordoned is not drained: its next Pod may be about to start.
+// Node that could not be cordoned is not drained: its next Pod may be about to start. What was found in a watch of Pods that has ended
+// since, because contact was lost for example, says nothing.
 func (r *Reconciler) confirm(_ context.Context, s *scope) (bool, error) {
 	switch {
-	case len(s.nodes) == 0 || s.drain == nil:
+	case len(s.nodes) == 0 || s.drain == nil || s.observation != r.Clusters.CurrentObservation(s.request.Cluster):
 		r.Clusters.WithdrawConfirmation(s.request)
 	case s.drain.decision.Drained && len(s.cordonErrors) == 0:
 		r.Clusters.ConfirmDrained(s.request, s.maintenance, s.nodes[0].Name, rules.Unreachable(s.nodes[0]), s.podsOfMachine())
