@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -127,6 +130,34 @@ func TestMaintenanceReplacedWhileTheWatchWasInterrupted(t *testing.T) {
 		informer.Update(of("1", "former"), of("2", "present"))
 		g.Eventually(next).Should(Equal(cordoned), "it stays cordoned until the next connection")
 	})
+}
+
+// clusterctl move loses the nodeRef of a Machine, and Cluster API does not set that of a deleted one.
+func TestNodeOfAMachineWithoutNodeRef(t *testing.T) {
+	for name, tc := range map[string]struct {
+		providerID string
+		awaited    bool
+	}{
+		"M55, M128: the Node of a deleted Machine without nodeRef stays cordoned when its NodeMaintenance vanishes": {"cloud://m", true},
+		"R64: that of no Machine is restored": {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet", Name: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, DeletionTimestamp: new(metav1.Now()),
+				Finalizers: []string{"machine"}, Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
+			}}
+			machine.Spec.ClusterName, machine.Spec.ProviderID = "c", "cloud://m"
+			management := fakes.Client(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+			r := &Sweeper{Machines: management, Maintenances: &machinemaintenance.Requester{Client: management}, Clock: clock.RealClock{}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
+			node.Spec.ProviderID = tc.providerID
+			observed := orphan.Observation{Name: "one", Node: node}
+			g.Expect(r.observeMachine(t.Context(), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "one"}}, &observed)).To(Succeed())
+			g.Expect(observed.IsAwaited()).To(Equal(tc.awaited))
+			g.Expect(orphan.Find(observed).Record).NotTo(Equal(tc.awaited))
+		})
+	}
 }
 
 // The API server accepts an empty name in a nodeSelector, for example of a template whose variable is not set.
