@@ -22,6 +22,9 @@ const (
 	killMargin = 2 * time.Second
 	// cleanupInterval is the retry interval after a shutdown, when the NodeMaintenance has to be completed.
 	cleanupInterval = time.Second
+	// lateCreation is how long after a cancellation the API server may still create the NodeMaintenance: it does not stop a request that the
+	// agent no longer waits for.
+	lateCreation = 10 * time.Second
 )
 
 // shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done, or at once if the configuration
@@ -90,13 +93,17 @@ func (a *Agent) release(ctx context.Context, begun Shutdown) {
 }
 
 // completeAfterCancellation completes the NodeMaintenance of a cancelled shutdown. It retries until it succeeds or another shutdown begins.
-// The stored shutdown stays until then, so that the next process of the agent continues.
+// The stored shutdown stays until then, so that the next process of the agent continues. If there is none, one may still be created.
 func (a *Agent) completeAfterCancellation(ctx context.Context) {
 	if err := a.State.SetShutdown(Shutdown{Cancelled: true}); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to store that the shutdown was cancelled")
 	}
-	for ctx.Err() == nil && !a.Keeper.State().Preparing {
-		err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
+	for start := time.Now(); ctx.Err() == nil && !a.Keeper.State().Preparing; {
+		exists, err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
+		if err == nil && !exists && time.Since(start) < lateCreation {
+			pause(ctx, pollInterval)
+			continue
+		}
 		if err == nil {
 			err = a.State.ClearShutdown()
 		}
@@ -341,7 +348,7 @@ func (a *Agent) completeAfterBoot(ctx context.Context) {
 		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
 			m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
 			if err == nil && m != nil && shutdown.Completes(m, node.Status.NodeInfo.BootID, config) {
-				err = a.Cluster.CompleteMaintenance(ctx, m.Name)
+				_, err = a.Cluster.CompleteMaintenance(ctx, m.Name)
 			}
 			if err == nil {
 				done = node.Status.NodeInfo.BootID

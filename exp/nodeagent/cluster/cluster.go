@@ -166,14 +166,14 @@ func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintena
 	return errors.Wrapf(err, "creating NodeMaintenance %s", m.Name)
 }
 
-// CompleteMaintenance sets the stage of a NodeMaintenance to Complete. It does nothing if the NodeMaintenance does not exist.
-func (c *Client) CompleteMaintenance(ctx context.Context, name string) error {
+// CompleteMaintenance sets the stage of a NodeMaintenance to Complete. It returns false if the NodeMaintenance does not exist.
+func (c *Client) CompleteMaintenance(ctx context.Context, name string) (exists bool, err error) {
 	patch := fmt.Appendf(nil, `{"spec":{"stage":%q}}`, v1alpha1.StageComplete)
-	err := c.group.Patch(types.MergePatchType).Resource("nodemaintenances").Name(name).Body(patch).Do(ctx).Error()
+	err = c.group.Patch(types.MergePatchType).Resource("nodemaintenances").Name(name).Body(patch).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
-	return errors.Wrapf(err, "completing NodeMaintenance %s", name)
+	return err == nil, errors.Wrapf(err, "completing NodeMaintenance %s", name)
 }
 
 // DeleteMaintenance deletes a NodeMaintenance. It does nothing if the NodeMaintenance does not exist.

@@ -1,0 +1,117 @@
+package nodeagent
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/cluster"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/logind"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
+)
+
+// apiServer answers the requests of an agent on Node n1.
+type apiServer struct {
+	mu          sync.Mutex
+	node        *corev1.Node
+	maintenance *v1alpha1.NodeMaintenance
+}
+
+func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	code, answer := http.StatusOK, any(s.maintenance)
+	switch {
+	case strings.HasSuffix(request.URL.Path, "/nodes"):
+		list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+		if s.node != nil {
+			list.Items = append(list.Items, *s.node)
+		}
+		answer = list
+	case request.Method == http.MethodPost:
+		s.maintenance = &v1alpha1.NodeMaintenance{}
+		if err := json.NewDecoder(request.Body).Decode(s.maintenance); err != nil {
+			return nil, err
+		}
+		code, answer = http.StatusCreated, s.maintenance
+	case s.maintenance == nil:
+		code, answer = http.StatusNotFound, metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+		}
+	case request.Method == http.MethodDelete:
+		s.maintenance = nil
+	case request.Method == http.MethodPatch:
+		s.maintenance.Spec.Stage = v1alpha1.StageComplete
+	}
+	body, err := json.Marshal(answer)
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: request,
+	}, err
+}
+
+func (s *apiServer) set(m *v1alpha1.NodeMaintenance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maintenance = m
+}
+
+// agentOf returns an agent that has stored a shutdown.
+func agentOf(t *testing.T, server *apiServer) *Agent {
+	t.Helper()
+	g := NewWithT(t)
+	client, err := cluster.New(&rest.Config{Host: "http://api", Transport: server, QPS: -1}, "n1")
+	g.Expect(err).NotTo(HaveOccurred())
+	agent := &Agent{Node: "n1", State: State{Dir: t.TempDir()}, Keeper: &logind.Keeper{}, Cluster: client, nodeChanged: make(chan struct{}, 1)}
+	agent.observed.Settings.Config = shutdown.Defaults()
+	g.Expect(agent.State.SetShutdown(Shutdown{Since: time.Now()})).To(Succeed())
+	return agent
+}
+
+func nodeOf(uid types.UID) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: uid}}
+}
+
+func maintenanceOf(node *corev1.Node) *v1alpha1.NodeMaintenance {
+	m := shutdown.Maintenance(node, shutdown.Defaults())
+	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeMaintenance"}
+	return m
+}
+
+func TestCancelledShutdown(t *testing.T) {
+	t.Run("S61: a NodeMaintenance that the API server creates after the cancellation is completed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, server := NewWithT(t), &apiServer{}
+			agent := agentOf(t, server)
+			go func() {
+				time.Sleep(2 * time.Second) // its request had timed out in the agent
+				server.set(maintenanceOf(nodeOf("u1")))
+			}()
+			agent.completeAfterCancellation(t.Context())
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			g.Expect(server.maintenance).To(HaveField("Spec.Stage", v1alpha1.StageComplete))
+			g.Expect(agent.State.Shutdown()).To(BeNil())
+		})
+	})
+	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			agent := agentOf(t, &apiServer{})
+			agent.completeAfterCancellation(t.Context())
+			g.Expect(agent.State.Shutdown()).To(BeNil())
+		})
+	})
+}
