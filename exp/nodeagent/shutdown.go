@@ -169,11 +169,20 @@ func (a *Agent) ensureMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenan
 		return nil, a.Cluster.CreateMaintenance(ctx, shutdown.Maintenance(node, a.currentSettings().Config))
 	case m.DeletionTimestamp != nil:
 		return nil, nil
-	case m.Spec.Stage == v1alpha1.StageComplete, shutdown.IsOfAnother(m, a.lastNode()):
+	case m.Spec.Stage == v1alpha1.StageComplete:
 		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
-	default:
-		return m, nil
 	}
+	node := a.lastNode()
+	if node == nil || shutdown.IsOfAnother(m, node) { // the watch may not have delivered the present one
+		var err error
+		if node, err = a.Cluster.Node(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if shutdown.IsOfAnother(m, node) {
+		return nil, a.Cluster.DeleteMaintenance(ctx, m.Name)
+	}
+	return m, nil
 }
 
 // setRequested stores whether the NodeMaintenance of the shutdown exists. If it does, the condition of the Node reports the shutdown.

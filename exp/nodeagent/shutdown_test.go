@@ -115,3 +115,30 @@ func TestCancelledShutdown(t *testing.T) {
 		})
 	})
 }
+
+func TestNodeMaintenanceOfAnotherNode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		observed     *corev1.Node
+		of, existing types.UID
+		kept         bool
+	}{
+		"of an earlier Node is deleted":                                      {nodeOf("new"), "old", "new", false},
+		"of an earlier Node is deleted before the Node was observed":         {nil, "old", "new", false},
+		"of this Node is kept while the agent still observes an earlier one": {nodeOf("old"), "new", "new", true},
+		"of a Node that no longer exists is kept: the manager deletes it":    {nil, "old", "", true},
+		"of this Node is kept":                                               {nodeOf("new"), "new", "new", true},
+	} {
+		t.Run("S70: the NodeMaintenance "+name, func(t *testing.T) {
+			g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf(tc.of))}
+			if tc.existing != "" {
+				server.node = nodeOf(tc.existing)
+			}
+			agent := agentOf(t, server)
+			agent.node = tc.observed
+			m, err := agent.ensureMaintenance(t.Context(), server.maintenance)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(m != nil).To(Equal(tc.kept))
+			g.Expect(server.maintenance != nil).To(Equal(tc.kept))
+		})
+	}
+}
