@@ -189,18 +189,26 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 	if err != nil || !unwanted {
 		return drainingCheckInterval, err
 	}
-	if holding, err := r.holdingNodes(ctx, live, client.ObjectKeyFromObject(cluster)); err != nil || holding != "" {
+	key := client.ObjectKeyFromObject(cluster)
+	if holding, err := r.holdingNodes(ctx, live, key); err != nil || holding != "" {
 		if err == nil {
+			r.holding.Store(key, r.Clock.Now())
 			r.reportUnchanged(ctx, cluster, "it restores the static Pods of Node "+holding+" first, when no NodeMaintenance drains them any more")
 		}
 		return drainingCheckInterval, err
+	}
+	if last, found := r.holding.Load(key); found { // the agents need time to restore them, and an event may have caused this check
+		if wait := last.(time.Time).Add(drainingCheckInterval).Sub(r.Clock.Now()); wait > 0 { //nolint:forcetypeassert // nothing else is stored
+			return wait, nil
+		}
 	}
 	uid, version := present.GetUID(), present.GetResourceVersion() // another management cluster may claim it
 	if err := live.Delete(ctx, present, client.Preconditions{UID: &uid, ResourceVersion: &version}); client.IgnoreNotFound(err) != nil {
 		return 0, errors.Wrap(err, "removing the node agent")
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the node agent")
-	r.claimed.Delete(client.ObjectKeyFromObject(cluster))
+	r.claimed.Delete(key)
+	r.holding.Delete(key)
 	return 0, nil
 }
 

@@ -3,6 +3,7 @@ package workloadcluster
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -243,6 +245,8 @@ func TestNodeAgentIsKept(t *testing.T) {
 	})
 	t.Run("S71: static Pods that no maintenance drains are released before the agent is removed", func(t *testing.T) {
 		s := newAgentScene(t)
+		now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+		s.Clock = now
 		s.ensure()
 		deletePolicy(s)
 		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{
@@ -255,11 +259,19 @@ func TestNodeAgentIsKept(t *testing.T) {
 		node := &corev1.Node{}
 		s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
 		s.Expect(node.Annotations).To(Equal(map[string]string{"a": "b"}))
+		now.SetTime(now.Now().Add(time.Second))
+		after, err = s.ensureNodeAgent(s.Context(), s.remote, clusterOf(s.key), true) // another policy was deleted
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(after).To(Equal(drainingCheckInterval - time.Second))
+		s.Expect(s.agent()).NotTo(BeNil(), "the agents have had no time to release them")
+		now.SetTime(now.Now().Add(after))
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
 	})
 	t.Run("S71: without the feature gate, they are released although a maintenance drains them", func(t *testing.T) {
 		s := newAgentScene(t)
+		now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+		s.Clock = now
 		s.ensure()
 		s.NodeAgentImage = ""
 		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -270,6 +282,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 		}})).To(Succeed())
 		s.ensure()
 		s.Expect(s.agent()).NotTo(BeNil())
+		now.SetTime(now.Now().Add(drainingCheckInterval))
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
 	})

@@ -81,6 +81,7 @@ type Reconciler struct {
 	recorder record.EventRecorder
 	checks   sync.Map // of check, by the Cluster's namespace and name
 	claimed  sync.Map // the Clusters whose node agent this manager has claimed since they were connected, see own
+	holding  sync.Map // when agents to be removed were last seen to hold static Pods, of time.Time, by the Cluster's namespace and name
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -275,6 +276,7 @@ func (r *Reconciler) lastCheck(cluster types.NamespacedName) check {
 func (r *Reconciler) disconnect(cluster types.NamespacedName) {
 	r.checks.Delete(cluster)
 	r.claimed.Delete(cluster)
+	r.holding.Delete(cluster)
 	r.Clusters.Disconnect(cluster)
 }
 
@@ -308,6 +310,7 @@ func (r *Reconciler) activeCluster(ctx context.Context, key types.NamespacedName
 		if apierrors.IsNotFound(err) {
 			r.checks.Delete(key)
 			r.claimed.Delete(key)
+			r.holding.Delete(key)
 			r.Clusters.Forget(key)
 			return nil, nil
 		}
