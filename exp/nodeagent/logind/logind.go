@@ -212,6 +212,8 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 		k.update(func(s *State) { s.Problem = problem })
 	case !s.Preparing:
 		k.takeLock(ctx, conn)
+	case !k.wantsLock(): // the shutdown began just before, and nothing else releases the lock
+		k.Release()
 	}
 }
 
