@@ -145,8 +145,13 @@ func PhaseOf(phases []Phase, priority int32) int {
 	return 0
 }
 
-// Budget returns how long the agent delays a shutdown: the sum of all phases, but always less than logind allows.
+// defaultDelayMax is logind's default of InhibitDelayMaxSec.
+const defaultDelayMax = 5 * time.Second
+
+// Budget returns how long the agent delays a shutdown: the sum of all phases, but always less than logind allows. 0 means that this is not
+// known, because an agent that has just restarted could not read it from logind.
 func Budget(c Config, inhibitDelayMax time.Duration) time.Duration {
+	inhibitDelayMax = cmp.Or(inhibitDelayMax, defaultDelayMax)
 	return min(Total(c.Phases()), inhibitDelayMax-margin(inhibitDelayMax))
 }
 

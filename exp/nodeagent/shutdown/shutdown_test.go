@@ -107,6 +107,11 @@ func TestBudget(t *testing.T) {
 			t.Errorf("with systemd's default: %s", got)
 		}
 	})
+	t.Run("S2: does not release its lock at once because it could not read what logind allows", func(t *testing.T) {
+		if got := shutdown.Budget(shutdown.Defaults(), 0); got != 4500*time.Millisecond {
+			t.Errorf("the budget is %s", got)
+		}
+	})
 }
 
 func TestPhases(t *testing.T) {
