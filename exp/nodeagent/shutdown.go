@@ -93,12 +93,26 @@ func (a *Agent) release(ctx context.Context, begun Shutdown) {
 }
 
 // completeAfterCancellation completes the NodeMaintenance of a cancelled shutdown. It retries until it succeeds or another shutdown begins.
-// The stored shutdown stays until then, so that the next process of the agent continues. If there is none, one may still be created.
+// The stored shutdown stays until then, so that the next process of the agent continues.
 func (a *Agent) completeAfterCancellation(ctx context.Context) {
 	if err := a.State.SetShutdown(Shutdown{Cancelled: true}); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to store that the shutdown was cancelled")
 	}
-	for start := time.Now(); ctx.Err() == nil && !a.Keeper.State().Preparing; {
+	a.completeUnless(ctx, func() bool { return a.Keeper.State().Preparing })
+}
+
+// completeUnless completes the NodeMaintenance of a cancelled shutdown, unless another shutdown begins: it then returns at once, also if the
+// API server does not answer, because logind counts the time of that shutdown. If there is no NodeMaintenance, one may still be created.
+func (a *Agent) completeUnless(ctx context.Context, preparing func() bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil && !preparing() {
+			pause(ctx, decisionInterval)
+		}
+		cancel()
+	}()
+	for start := time.Now(); ctx.Err() == nil && !preparing(); {
 		exists, err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
 		if err == nil && !exists && time.Since(start) < lateCreation {
 			pause(ctx, pollInterval)
@@ -107,7 +121,7 @@ func (a *Agent) completeAfterCancellation(ctx context.Context) {
 		if err == nil {
 			err = a.State.ClearShutdown()
 		}
-		if err == nil {
+		if err == nil || ctx.Err() != nil {
 			return
 		}
 		klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance of a cancelled shutdown")

@@ -28,9 +28,15 @@ type apiServer struct {
 	mu          sync.Mutex
 	node        *corev1.Node
 	maintenance *v1alpha1.NodeMaintenance
+	// hangs means that it does not answer.
+	hangs bool
 }
 
 func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
+	if s.hangs {
+		<-request.Context().Done()
+		return nil, request.Context().Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	code, answer := http.StatusOK, any(s.maintenance)
@@ -104,6 +110,15 @@ func TestCancelledShutdown(t *testing.T) {
 			time.Sleep(time.Minute)
 			g.Expect(server.maintenance).To(HaveField("Spec.Stage", v1alpha1.StageComplete))
 			g.Expect(agent.State.Shutdown()).To(BeNil())
+		})
+	})
+	t.Run("S61: the next shutdown does not wait for the completion, whose request the API server does not answer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, start := NewWithT(t), time.Now()
+			agent := agentOf(t, &apiServer{hangs: true})
+			agent.completeUnless(t.Context(), func() bool { return time.Since(start) >= 3100*time.Millisecond })
+			g.Expect(time.Since(start)).To(BeNumerically("<", 3200*time.Millisecond))
+			g.Expect(agent.State.Shutdown()).NotTo(BeNil(), "its NodeMaintenance is not complete")
 		})
 	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
