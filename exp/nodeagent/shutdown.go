@@ -101,8 +101,9 @@ func (a *Agent) completeAfterCancellation(ctx context.Context) {
 	a.completeUnless(ctx, func() bool { return a.Keeper.State().Preparing })
 }
 
-// completeUnless completes the NodeMaintenance of a cancelled shutdown, unless another shutdown begins: it then returns at once, also if the
-// API server does not answer, because logind counts the time of that shutdown. If there is no NodeMaintenance, one may still be created.
+// completeUnless completes the NodeMaintenance of a cancelled shutdown, unless another shutdown begins: it then returns at once, also if
+// the API server does not answer, because logind counts the time of that shutdown. If there is no NodeMaintenance, one may still be
+// created.
 func (a *Agent) completeUnless(ctx context.Context, preparing func() bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
