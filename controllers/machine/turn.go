@@ -333,7 +333,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 		}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-			return observed, errors.Wrapf(client.IgnoreNotFound(err), "getting Node %s", name)
+			return observed, errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", name)
 		}
 		if observed.Node, err = counts(node); err != nil {
 			return observed, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/http"
 	"testing"
 	"time"
 
@@ -149,6 +150,25 @@ func TestContenders(t *testing.T) {
 			g.Expect(names).To(Equal(tc.count))
 		})
 	}
+}
+
+func TestContenderWhoseNodeAProxyDenies(t *testing.T) {
+	t.Run("M26, M109: the 404 of a proxy about its Node does not end the turn of a Machine", func(t *testing.T) {
+		g, now := NewWithT(t), time.Now()
+		drains := deletedWorkers(now, "drains")[0]
+		r := &Reconciler{Clusters: &workload.Clusters{}, Maintenances: &machinemaintenance.Requester{Client: managementCluster(drains).Build()}}
+		s := &scope{cluster: provisionedCluster(), now: now}
+		s.client = workloadCluster(drains).WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if _, is := object.(*corev1.Node); is {
+					return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, corev1.Resource("nodes"), key.Name, "page not found", 0, true)
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		}).Build()
+		_, _, err := r.contenders(t.Context(), s, []clusterv1.Machine{*drains})
+		g.Expect(err).To(HaveOccurred(), "another Machine drains beyond the limit")
+	})
 }
 
 func TestOverdueTurnIsRecordedFirst(t *testing.T) {
