@@ -422,6 +422,31 @@ func TestNodeLookupAfterAnotherBlock(t *testing.T) {
 	})
 }
 
+// TestConnectionThatAnotherFailureHides: the Node cannot be looked up while the workload cluster is connected, because the infrastructure
+// machine cannot be read for a moment.
+func TestConnectionThatAnotherFailureHides(t *testing.T) {
+	t.Run("M87: the minute begins again after a connection during which another step failed", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine := deletedWorkers(start, "m")[0]
+		machine.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(-time.Second)))
+		machine.Status.NodeRef.Name, machine.Spec.ProviderID = "", "cloud://m"
+		connection := &breaking{ClusterCache: connectedTo(workloadCluster(machine).Build(), start), broken: true}
+		management := managementCluster(machine).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
+		r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+		r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+		infrastructureExists(r, machine)
+		g.Expect(reconcileAt(t, r, machine, start)).To(Succeed())
+		connection.broken = false
+		r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, referenced{failure: errors.New("no answer")}, time.Hour)
+		g.Expect(reconcileAt(t, r, machine, start.Add(30*time.Second))).NotTo(Succeed())
+		connection.broken = true
+		infrastructureExists(r, machine)
+		g.Expect(reconcileAt(t, r, machine, start.Add(machinedrain.BlindPeriod))).To(Succeed())
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		g.Expect(machinedrain.HasHook(machine)).To(BeTrue(), "released undrained, with the first attempt after the connection")
+	})
+}
+
 // TestConnectionLostBeforeAPause: a Machine is reconciled once without a connection, and then paused for an hour.
 func TestConnectionLostBeforeAPause(t *testing.T) {
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

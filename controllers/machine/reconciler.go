@@ -322,6 +322,9 @@ const (
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // what fails next may outlast the connection
+		r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
+	}
 	// Otherwise Cluster API would not drain the Node if another actor removed the hook.
 	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {
 		return reconcile.Result{}, err

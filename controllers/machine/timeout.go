@@ -66,9 +66,6 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return waiting
 	}
 	s.BlockedSince = r.blockSince(s)
-	if _, err := r.Clusters.Client(ctx, s.nameOfCluster()); !workload.IsNotConnected(err) {
-		r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
-	}
 	remote := r.readable(ctx, s, waiting)
 	r.observeBlock(s, remote != nil)
 	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
