@@ -174,6 +174,23 @@ func TestAutoscaler(t *testing.T) {
 			t.Errorf("%d Evacuations remain, %v are refused: %v", len(w.evacuations), w.refusals, w.autoscaler.Spec)
 		}
 	})
+	t.Run("E26: does not scale below a minReplicas that another actor has set", func(t *testing.T) {
+		w := deployed(8).scaledBy(1, 16).evacuated(8, v1alpha1.SurgeAlways)
+		w.step()
+		w.step()
+		w.settle() // it scales up; later it has no metrics
+		lowest := w.baseline().Surged - 1
+		w.autoscaler = w.autoscaler.DeepCopy()
+		w.autoscaler.Spec.MinReplicas = ptr.To(lowest)
+		for _, d := range w.run() {
+			if d.Deployment != nil && *d.Deployment.Spec.Replicas < lowest {
+				t.Errorf("writes %d replicas", *d.Deployment.Spec.Replicas)
+			}
+		}
+		if *w.deployment.Spec.Replicas < lowest || w.baseline() != nil || len(w.autoscaler.Annotations) > 0 || *w.autoscaler.Spec.MinReplicas != lowest {
+			t.Errorf("%d replicas, %v, %v", *w.deployment.Spec.Replicas, w.deployment.Annotations, w.autoscaler)
+		}
+	})
 	t.Run("E25, E26: restores the autoscaler of a deleted Deployment", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		w.step()

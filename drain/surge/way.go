@@ -165,10 +165,14 @@ func (w byAutoscaler) lower() Decision {
 	case number <= w.b.Surged && w.Now.Before(until) && until.Sub(w.Now) <= 2*ReturnTime: // else a manager with a wrong clock wrote it
 		return Decision{RequeueAt: until}
 	case number == w.b.Surged:
+		d := w.scaledBack()
+		if w.autoscaler != nil && minReplicas(w.autoscaler) > w.b.Replicas { // another actor has edited it: the autoscaler would add them again
+			d.Spec.Replicas = ptr.To(minReplicas(w.autoscaler))
+		}
 		return Decision{
-			Deployment: w.scaledBack(), Event: &Event{
+			Deployment: d, Event: &Event{
 				Warning: true, Reason: EventCompleted,
-				Message: "Scaled back to " + text.Count(w.b.Replicas, "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " +
+				Message: "Scaled back to " + text.Count(replicas(d), "replica") + ": HorizontalPodAutoscaler " + w.b.Autoscaler.Name + " did not scale back within " +
 					ReturnTime.String(),
 			},
 		}
