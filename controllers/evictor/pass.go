@@ -485,7 +485,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			defer cancel()
 			err := p.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
 			switch {
-			case apierrors.IsNotFound(err):
+			case workload.DoesNotExist(err):
 				return nil
 			case apierrors.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(1)))

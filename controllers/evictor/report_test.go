@@ -3,6 +3,7 @@ package evictor
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -187,6 +188,20 @@ func TestReportsThatFailBesideAConflict(t *testing.T) {
 		logger := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
 		p.report(ctrl.LoggerInto(t.Context(), logger), waiting)
 		g.Expect(logged).To(ConsistOf(And(ContainSubstring("request is too large"), ContainSubstring(`"Evacuations"=2`))))
+	})
+}
+
+func TestReportThatAProxyAnswers(t *testing.T) {
+	t.Run("E18, M109: a report that a proxy answers with 404 is repeated", func(t *testing.T) {
+		g, p := NewWithT(t), passOver(t, now, onePod{})
+		p.clock = clocktesting.NewFakeClock(now)
+		waiting := []budgets.Waiting{p.wait(t, "a")}
+		evacuations := schema.GroupResource{Resource: "evacuations"}
+		p.beforePatches(func(_ context.Context, name string) error {
+			return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, evacuations, name, "page not found", 0, true)
+		})
+		p.report(t.Context(), waiting)
+		g.Expect(p.state.reports.of("a")).NotTo(BeZero(), "no event follows")
 	})
 }
 
