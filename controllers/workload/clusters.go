@@ -297,16 +297,20 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	delete(c.budgets, cluster)
 	watch := &connectedWatch{drainWatch: drain, config: config, evictions: evictions}
 	c.watches[cluster] = watch
-	go c.endWhenLost(cluster, watch)
+	go c.followConnection(cluster, watch)
 	c.check(cluster)
 	return watch, nil
 }
 
-// endWhenLost ends a drain watch whose connection has ended. It returns when the watch has ended. The connection may end just before the
-// watch begins, and no reconciliation follows if the Cluster no longer exists.
-func (c *Clusters) endWhenLost(cluster types.NamespacedName, watch *connectedWatch) {
+// followConnection ends a drain watch whose connection has ended, and restarts one whose contact is restored. It returns when the watch has
+// ended. The connection may end just before the watch begins, and no reconciliation follows if the Cluster no longer exists. No drain of a
+// Machine may be left that would call ContactRestored.
+func (c *Clusters) followConnection(cluster types.NamespacedName, watch *connectedWatch) {
 	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
 		if config, err := c.cache.GetRESTConfig(ctx, cluster); err == nil && config == watch.config {
+			if c.cache.GetHealthCheckingState(ctx, cluster).ConsecutiveFailures == 0 {
+				c.ContactRestored(cluster)
+			}
 			return false, nil
 		}
 		c.mu.Lock()
@@ -322,12 +326,14 @@ func (c *Clusters) endWhenLost(cluster types.NamespacedName, watch *connectedWat
 	})
 }
 
-// ContactLost records that a workload cluster does not answer its health probes.
+// ContactLost records that a workload cluster does not answer its health probes. The Pods of all Nodes are unknown from then on: a request
+// that is sent in an outage of half a minute, and answered after it, must not act on what another actor has changed meanwhile.
 func (c *Clusters) ContactLost(cluster types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if watch := c.watches[cluster]; watch != nil {
+	if watch := c.watches[cluster]; watch != nil && !watch.lost {
 		watch.lost = true
+		watch.forgetPods()
 	}
 }
 

@@ -34,6 +34,12 @@ type connections struct {
 	watches sets.Set[string] // of the connection
 	pauses  func()           // before a client is returned
 	ends    func()           // before a configuration is returned
+
+	failures int // of health probes
+}
+
+func (c *connections) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
+	return clustercache.HealthCheckingState{ConsecutiveFailures: c.failures}
 }
 
 func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {

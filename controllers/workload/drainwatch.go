@@ -342,6 +342,18 @@ func (w *drainWatch) stopNode(node string) {
 	}
 }
 
+// forgetPods makes the Pods of all Nodes unknown, because the watches may have missed changes. They stay unknown until the drain watch is
+// restarted, apart from those that the watches deliver.
+func (w *drainWatch) forgetPods() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.settled)
+	clear(w.byUID)
+	for _, pods := range w.nodes {
+		clear(pods.known)
+	}
+}
+
 func (w *drainWatch) podChanged(change ChangeType, node string, of cache.SharedIndexInformer, object any) {
 	pod, ok := finalState(object).(*corev1.Pod)
 	if !ok {

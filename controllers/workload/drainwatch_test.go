@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -26,6 +27,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	cachetesting "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/utils/clock"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestLateEventsOfAStoppedWatch(t *testing.T) {
@@ -76,6 +79,45 @@ func TestReleasedNodes(t *testing.T) {
 		g.Expect(slices.Collect(maps.Keys(w.byUID))).To(ConsistOf(types.UID("1-0"), types.UID("1-1"), types.UID("2-0")))
 		g.Expect(w.release("owner")).To(BeTrue())
 		g.Expect(w.byUID).To(BeEmpty())
+	})
+}
+
+func TestPodsInAnOutage(t *testing.T) {
+	t.Run("M139: when contact is lost, the Pods that were observed are unknown until they are listed again", func(t *testing.T) {
+		g, w := NewWithT(t), newWatchOf(1, 2)
+		w.settled.Insert("node-0")
+		cluster, c := types.NamespacedName{Namespace: "default", Name: "c"}, NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
+		c.watches[cluster] = &connectedWatch{drainWatch: w}
+		_, known := w.PodsOn("node-0")
+		g.Expect(known).To(BeTrue())
+		c.ContactLost(cluster)
+		_, known = w.PodsOn("node-0")
+		g.Expect(known).To(BeFalse())
+		_, found := w.PodByUID("0-1")
+		g.Expect(found).To(BeFalse())
+	})
+	t.Run("M139: the Pods are listed again when health probes are answered, also without a drain of a Machine", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			config := &rest.Config{Host: "https://c.example.com"}
+			config.Wrap(func(http.RoundTripper) http.RoundTripper {
+				return roundTrip(func(r *http.Request) (*http.Response, error) {
+					<-r.Context().Done()
+					return nil, r.Context().Err()
+				})
+			})
+			remote := &connections{config: config, failures: 1}
+			c := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
+			before, err := c.Observe(t.Context(), clusterA, "user", "one")
+			g.Expect(err).NotTo(HaveOccurred())
+			c.ContactLost(clusterA)
+			time.Sleep(time.Minute)
+			g.Expect(c.CurrentObservation(clusterA)).To(BeIdenticalTo(before))
+			remote.failures = 0
+			time.Sleep(2 * lostInterval)
+			g.Expect(c.CurrentObservation(clusterA)).To(BeNil(), "the owner is told to call Observe again")
+			time.Sleep(2 * budgetsKept)
+		})
 	})
 }
 
