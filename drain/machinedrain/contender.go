@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -70,7 +69,7 @@ func StandingOf(m *clusterv1.Machine, observed ObservedDrain, now time.Time) Sta
 	switch {
 	case isControlPlane(m), node == nil, isLost(node, now), isRemediated(m, node), observed.Progress.onlyTerminates(node, now):
 		return TakesNoTurn
-	case hasTurnSince(m, observed.Maintenance) != nil:
+	case hasTurnSince(m, observed.Maintenance, now) != nil:
 		return HasTurn
 	case HasPauseAnnotation(m) || observed.IsHeld || IsHeldByHooks(m):
 		return Held
@@ -92,12 +91,13 @@ func (s Standing) waits() bool { return s < HasTurn }
 func (s Standing) isContender() bool { return s <= HasTurn && s != Held }
 
 // hasTurnSince returns since when a Machine has a turn, nil if it has none: its NodeMaintenance drains, or see turnBegan. present is its
-// NodeMaintenance, nil if it has none. A drain that was held needs another turn.
-func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance) *time.Time {
-	if present != nil && present.Spec.Stage == v1alpha1.StageDrain && !WasHeldByHooks(m) {
-		return ptr.To(DrainBegan(present))
+// NodeMaintenance, nil if it has none. A drain that was held needs another turn. One whose start is neither reported nor recorded yet begins
+// now: its NodeMaintenance may have waited in another stage for longer than the drain timeouts of others.
+func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) *time.Time {
+	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || WasHeldByHooks(m) {
+		return turnBegan(m)
 	}
-	return turnBegan(m)
+	return cmp.Or(present.StageStart(v1alpha1.StageDrain), turnBegan(m), &now)
 }
 
 // BlockedAloneAfter is how long a Machine without a drain timeout, or one that is overdue, may delay others while something that concerns
@@ -228,7 +228,7 @@ func Contenders(
 		if c.Standing = StandingOf(m, observed, now); !c.Standing.isContender() {
 			continue
 		}
-		if began := hasTurnSince(m, observed.Maintenance); began != nil {
+		if began := hasTurnSince(m, observed.Maintenance, now); began != nil {
 			c.Began, c.Progress = *began, observed.Progress.After(*began)
 		}
 		c.Policy, c.Limit, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), limit.Patience

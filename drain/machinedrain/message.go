@@ -170,14 +170,6 @@ func podList(pods []string) string {
 	return "Pods " + text.List(pods, maxPods)
 }
 
-// DrainBegan returns the start of stage Drain of a NodeMaintenance in that stage. Until its status has the start, it is the creation.
-func DrainBegan(m *v1alpha1.NodeMaintenance) time.Time {
-	if start := m.StageStart(v1alpha1.StageDrain); start != nil {
-		return *start
-	}
-	return m.CreationTimestamp.Time
-}
-
 // Drained reports whether all Pods that must be drained under the current spec have terminated.
 func Drained(m *v1alpha1.NodeMaintenance) bool {
 	return m.Spec.Stage == v1alpha1.StageDrain && isTrue(m, v1alpha1.NodeMaintenanceDrained)

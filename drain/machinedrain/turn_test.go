@@ -407,6 +407,34 @@ func TestOverdueTurn(t *testing.T) {
 	})
 }
 
+func TestTurnThatHasJustBegun(t *testing.T) {
+	for name, status := range map[string]v1alpha1.NodeMaintenanceStatus{
+		"M26, M37: an overdue Machine does not begin beside a drain whose NodeMaintenance has waited for long in another stage": {},
+		"M26, M37: also when the start of the drain is reported": {StageStatuses: []v1alpha1.StageStatus{
+			{Name: v1alpha1.StageCordon, StartTimestamp: metav1.NewTime(after(1))}, {Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(after(999))},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			draining, overdue := inDeletion("draining"), inDeletion("overdue")
+			draining.DeletionTimestamp, overdue.DeletionTimestamp = ptr.To(metav1.NewTime(after(0))), ptr.To(metav1.NewTime(after(10)))
+			overdue.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+			maintenance := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(after(1))}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}, Status: status,
+			}
+			all, _, _ := machinedrain.Contenders([]clusterv1.Machine{draining, overdue}, after(1000), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				observed := machinedrain.ObservedDrain{Node: &corev1.Node{}}
+				if m.Name == "draining" {
+					observed.Maintenance = maintenance
+				}
+				return observed, nil
+			})
+			if turn := machinedrain.TurnOf(machinedrain.ContenderOf(&overdue), all, 1, after(1000)); turn.Now() {
+				t.Errorf("the overdue Machine has the turn %+v", turn)
+			}
+		})
+	}
+}
+
 func TestRemovedTimeout(t *testing.T) {
 	t.Run("M37: an overdue turn ends when the drain timeout is removed, because nothing else would end it", func(t *testing.T) {
 		b, d := inDeletion("b"), inDeletion("d")
