@@ -17,8 +17,6 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-
-	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 var clusterA, clusterB = types.NamespacedName{Namespace: "fleet", Name: "a"}, types.NamespacedName{Namespace: "fleet", Name: "b"}
@@ -113,7 +111,7 @@ func TestBursts(t *testing.T) {
 
 	t.Run("E61: Machines that are resumed together restart the watches of their workload cluster a few times", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g, clusters := NewWithT(t), NewClusters(fakes.Client(clusterNamed(clusterA)), nil, nil, Limits{}, clock.RealClock{})
+			g, clusters := NewWithT(t), NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
 			affected := changesTo(clusters, AllPodsAffected)
 			for i := range 200 {
 				paused := &clusterv1.Machine{
@@ -132,7 +130,7 @@ func TestBursts(t *testing.T) {
 
 	t.Run("M40: a workload cluster whose subscribers block delays neither the handler of Machines nor the resumption of others", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g, clusters := NewWithT(t), NewClusters(fakes.Client(clusterNamed(clusterA), clusterNamed(clusterB)), nil, nil, Limits{}, clock.RealClock{})
+			g, clusters := NewWithT(t), NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
 			hang := make(chan struct{})
 			clusters.Subscribe(func(change Change) {
 				if change.Cluster == clusterA {

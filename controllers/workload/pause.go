@@ -48,14 +48,10 @@ func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 
 // Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
 // or a Machine, or while its drain was held, were not processed. It returns at once, and merges calls: many Machines may be resumed
-// together. It does nothing for a Cluster that does not exist any more, such as one that clusterctl has moved: its Machines are gone with
-// it, and the other management cluster continues.
+// together. The reconciliations change nothing in a Cluster that does not exist any more, such as one that clusterctl has moved: see refuse.
 func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
 
 func (c *Clusters) resume(cluster types.NamespacedName) {
-	if apierrors.IsNotFound(c.management.Get(context.Background(), cluster, &clusterv1.Cluster{}, client.UnsafeDisableDeepCopy)) {
-		return
-	}
 	c.mu.Lock()
 	c.stopWatch(cluster)
 	c.mu.Unlock()

@@ -69,11 +69,6 @@ func TestRefusedClusters(t *testing.T) {
 	}
 }
 
-// clusterNamed returns a Cluster of the management cluster.
-func clusterNamed(key types.NamespacedName) *clusterv1.Cluster {
-	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-}
-
 func TestResumeAfterPolicyChange(t *testing.T) {
 	t.Run("M115: a change of a policy resumes a drain whose hold is not recorded: the policy may ignore the hooks now", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -90,8 +85,7 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 				return m
 			}
 			management := fakes.Client(
-				clusterNamed(types.NamespacedName{Namespace: clusterA.Namespace, Name: "held"}), machine("held", hook),
-				machine("recorded", hook, v1alpha1.DrainHeldAnnotation), machine("drains"),
+				machine("held", hook), machine("recorded", hook, v1alpha1.DrainHeldAnnotation), machine("drains"),
 			)
 			clusters := NewClusters(management, nil, nil, Limits{}, clock.RealClock{})
 			var resumed []string
@@ -107,37 +101,28 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 // A user removes the finalizers of a paused Machine. Its NodeMaintenance is not suspended any more, as that of any Machine which no longer
 // exists. Events of its Node and Pods have not been processed since the pause began.
 func TestPausedMachineThatIsGone(t *testing.T) {
-	for name, isMoved := range map[string]bool{
-		"M16, M18: the NodeMaintenance of a Machine that is deleted during its pause is reconciled, as after the end of the pause": false,
-		"M16: the NodeMaintenance of a paused Machine that clusterctl has moved with its Cluster is not":                           true,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := NewWithT(t)
-				machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
-					Namespace: clusterA.Namespace, Name: "m",
-					Annotations: map[string]string{clusterv1.PausedAnnotation: "", v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
-				}}
-				machine.Spec.ClusterName = clusterA.Name
-				m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
-					v1alpha1.OwnerMachineAnnotation: clusterA.Namespace + "/m", v1alpha1.OwnerManagementClusterAnnotation: "here",
-				}}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-				g.Expect(machinedrain.IsSuspended(m, machine, nil, "here")).To(BeTrue())
-				g.Expect(machinedrain.IsSuspended(m, nil, nil, "here")).To(BeFalse(), "without its Machine")
+	t.Run("M16, M18: the NodeMaintenance of a Machine that is deleted during its pause is reconciled, as after the end of the pause", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: clusterA.Namespace, Name: "m",
+				Annotations: map[string]string{clusterv1.PausedAnnotation: "", v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
+			}}
+			machine.Spec.ClusterName = clusterA.Name
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
+				v1alpha1.OwnerMachineAnnotation: clusterA.Namespace + "/m", v1alpha1.OwnerManagementClusterAnnotation: "here",
+			}}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			g.Expect(machinedrain.IsSuspended(m, machine, nil, "here")).To(BeTrue())
+			g.Expect(machinedrain.IsSuspended(m, nil, nil, "here")).To(BeFalse(), "without its Machine")
 
-				management := fakes.Client(clusterNamed(clusterA))
-				clusters := NewClusters(management, nil, nil, Limits{}, clock.RealClock{})
-				isResumed := false
-				clusters.Subscribe(func(Change) { isResumed = true })
-				clusters.ResumeAfterPause().Delete(t.Context(), event.DeleteEvent{Object: machine}, nil)
-				if isMoved {
-					g.Expect(management.Delete(t.Context(), clusterNamed(clusterA))).To(Succeed())
-				}
-				time.Sleep(time.Minute)
-				g.Expect(isResumed).NotTo(Equal(isMoved), "no other event may come for a long time")
-			})
+			clusters := NewClusters(fakes.Client(), nil, nil, Limits{}, clock.RealClock{})
+			isResumed := false
+			clusters.Subscribe(func(Change) { isResumed = true })
+			clusters.ResumeAfterPause().Delete(t.Context(), event.DeleteEvent{Object: machine}, nil)
+			time.Sleep(time.Minute)
+			g.Expect(isResumed).To(BeTrue(), "no other event may come for a long time")
 		})
-	}
+	})
 }
 
 // A user removes the finalizer of a NodeMaintenance whose deletion hangs because its Cluster is paused. The watch of Nodes stops, because
