@@ -89,7 +89,7 @@ func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	}
 	slices.SortFunc(changed.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(client.IgnoreNotFound(err), "listing the selected Nodes in the status of NodeMaintenance %s", s.maintenance.Name)
+		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "listing the selected Nodes in the status of NodeMaintenance %s", s.maintenance.Name)
 	}
 	s.before = changed
 	s.maintenance.Status.NodeStatuses, s.maintenance.ResourceVersion = slices.Clone(changed.Status.NodeStatuses), changed.ResourceVersion

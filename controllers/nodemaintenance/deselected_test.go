@@ -18,19 +18,24 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
+// selectingByLabel returns a NodeMaintenance that selects the Nodes of a pool.
+func selectingByLabel() *v1alpha1.NodeMaintenance {
+	return &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
+			NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
+				MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}},
+			}},
+		}},
+	}
+}
+
 func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 	t.Run("R66: the status lists a cordoned Node, although the writes of another Node get no answer", func(t *testing.T) {
 		g := NewWithT(t)
 		node := func(name string) *corev1.Node {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{"pool": "x"}}}
 		}
-		m := &v1alpha1.NodeMaintenance{
-			ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon, NodeSelector: v1alpha1.NodeSelector{
-				NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
-					MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "pool", Operator: "In", Values: []string{"x"}}},
-				}},
-			}},
-		}
+		m := selectingByLabel()
 		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				if object.GetName() == "b" {
@@ -61,5 +66,19 @@ func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 		g.Expect(cordoned.Spec.Unschedulable).To(BeTrue())
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
 		g.Expect(nodesInStatus(stored).UnsortedList()).To(ConsistOf("a", "b"))
+	})
+}
+
+func TestProxyAnswersThatTheNodeMaintenanceDoesNotExist(t *testing.T) {
+	t.Run("M109: the drain does not stop without an error because a proxy answers the write of the list of Nodes with 404", func(t *testing.T) {
+		g, m := NewWithT(t), selectingByLabel()
+		proxied := fakes.Builder(m).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+				return notFoundByProxy("m")
+			},
+		}).Build()
+		s := &scope{client: proxied, before: m, maintenance: m.DeepCopy(), nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, now: time.Now()}
+		_, err := (&Reconciler{}).listNodes(t.Context(), s)
+		g.Expect(err).To(HaveOccurred(), "no event follows")
 	})
 }
