@@ -160,7 +160,7 @@ func (r *Reconciler) uncordonedBy(ctx context.Context, s *scope, node *corev1.No
 		return "", err
 	}
 	current := &corev1.Node{}
-	if err := uncached.Get(ctx, client.ObjectKeyFromObject(node), current); client.IgnoreNotFound(err) != nil {
+	if err := uncached.Get(ctx, client.ObjectKeyFromObject(node), current); workload.IgnoreDoesNotExist(err) != nil {
 		return "", errors.Wrapf(err, "getting Node %s", node.Name)
 	}
 	if name := cordon.UncordonedBy(current.ManagedFields, fieldManager); name != "" {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -69,4 +70,18 @@ func TestNodeOfWhichAProxySaysThatItDoesNotExist(t *testing.T) {
 			g.Expect(s.cordonErrors).To(HaveKey("one"), "Pods are evicted from a schedulable Node, which counts as cordoned")
 		})
 	}
+}
+
+func TestActorThatMakesANodeSchedulable(t *testing.T) {
+	t.Run("R14, M109: it is not unknown because a proxy has answered the read of the managedFields with 404", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		proxied := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				return notFoundByProxy(key.Name)
+			},
+		})
+		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(proxied, cluster), cluster)}
+		_, err := r.uncordonedBy(t.Context(), &scope{request: workload.Request{Cluster: cluster}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		g.Expect(err).To(HaveOccurred())
+	})
 }
