@@ -150,7 +150,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return result, nil
 	}
 	if err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy)); err != nil {
-		return result, errors.Wrapf(client.IgnoreNotFound(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+		return result, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
 	}
 	before, after := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid),
 		meta.FindStatusCondition(changed.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid)

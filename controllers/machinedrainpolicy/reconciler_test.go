@@ -3,12 +3,15 @@ package machinedrainpolicy
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -78,5 +81,20 @@ func TestStatusAlthoughAWorkloadClusterFails(t *testing.T) {
 		g.Expect(policy.Status.ObservedGeneration).To(Equal(int64(2)))
 		g.Expect(policy.Status.ActiveDrains).To(Equal(int32(1)))
 		g.Expect(policy.Status.LongestWaits).To(ConsistOf(HaveField("Message", "budget")))
+	})
+}
+
+func TestStatusThatAProxyAnswers(t *testing.T) {
+	t.Run("M109, M111: a write of the status that a proxy answers with 404 fails, so that it is repeated", func(t *testing.T) {
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p", Generation: 2}}
+		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", schema.GroupResource{}, policy.Name, "404 page not found", 0, true)
+		management := fakes.Builder(policy).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+				return proxy
+			},
+		}).Build()
+		r := &Reconciler{Client: management, Clock: clock.RealClock{}}
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(policy)})
+		NewWithT(t).Expect(err).To(MatchError(proxy))
 	})
 }

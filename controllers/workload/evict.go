@@ -132,7 +132,8 @@ func NotServed(err error) bool {
 // is not known whether the object exists.
 func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
 
-// IgnoreDoesNotExist returns nil if DoesNotExist, and err otherwise: a write that no API server has received must be repeated.
+// IgnoreDoesNotExist returns nil if DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads from a
+// cache may use client.IgnoreNotFound: no proxy answers them.
 func IgnoreDoesNotExist(err error) error {
 	if DoesNotExist(err) {
 		return nil
