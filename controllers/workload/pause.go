@@ -48,7 +48,8 @@ func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 
 // Resume triggers the reconciliation of all objects in a workload cluster, as a new connection does: events during a pause of the Cluster
 // or a Machine, or while its drain was held, were not processed. It returns at once, and merges calls: many Machines may be resumed
-// together. The reconciliations change nothing in a Cluster that does not exist any more, such as one that clusterctl has moved: see refuse.
+// together. The reconciliations change nothing in a workload cluster whose Cluster no longer exists, for example because clusterctl has
+// moved it: see refuse.
 func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
 
 func (c *Clusters) resume(cluster types.NamespacedName) {
