@@ -135,11 +135,12 @@ func TestMaintenanceReplacedWhileTheWatchWasInterrupted(t *testing.T) {
 // clusterctl move loses the nodeRef of a Machine, and Cluster API does not set that of a deleted one.
 func TestNodeOfAMachineWithoutNodeRef(t *testing.T) {
 	for name, tc := range map[string]struct {
-		providerID string
-		awaited    bool
+		ofMachine, ofNode string
+		awaited           bool
 	}{
-		"M55, M128: the Node of a deleted Machine without nodeRef stays cordoned when its NodeMaintenance vanishes": {"cloud://m", true},
-		"R64: that of no Machine is restored": {"", false},
+		"M55, M128: the Node of a deleted Machine without nodeRef stays cordoned when its NodeMaintenance vanishes": {"cloud://m", "cloud://m", true},
+		"M55, M128: also if only the infrastructure machine has the provider ID":                                    {"", "cloud://m", true},
+		"R64: that of no Machine is restored":                                                                       {"cloud://m", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -147,11 +148,11 @@ func TestNodeOfAMachineWithoutNodeRef(t *testing.T) {
 				Namespace: "fleet", Name: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}, DeletionTimestamp: new(metav1.Now()),
 				Finalizers: []string{"machine"}, Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner},
 			}}
-			machine.Spec.ClusterName, machine.Spec.ProviderID = "c", "cloud://m"
+			machine.Spec.ClusterName, machine.Spec.ProviderID = "c", tc.ofMachine
 			management := fakes.Client(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
 			r := &Sweeper{Machines: management, Maintenances: &machinemaintenance.Requester{Client: management}, Clock: clock.RealClock{}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
-			node.Spec.ProviderID = tc.providerID
+			node.Spec.ProviderID = tc.ofNode
 			observed := orphan.Observation{Name: "one", Node: node}
 			g.Expect(r.observeMachine(t.Context(), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "one"}}, &observed)).To(Succeed())
 			g.Expect(observed.IsAwaited()).To(Equal(tc.awaited))

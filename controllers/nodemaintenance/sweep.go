@@ -193,29 +193,16 @@ func observeOwners(ctx context.Context, cached client.Reader, name string) (orph
 
 // observeMachine finds the Machine of a Node, and the NodeMaintenance that is wanted for it.
 func (r *Sweeper) observeMachine(ctx context.Context, request workload.Request, observed *orphan.Observation) (err error) {
-	if observed.Machine, err = r.machineOf(ctx, request, observed.Node); err != nil || observed.Machine == nil {
-		return err
+	machines := &clusterv1.MachineList{}
+	if err := r.Machines.List(ctx, machines, client.InNamespace(request.Cluster.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: request.Cluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return errors.Wrapf(err, "listing the Machines of Cluster %s", request.Cluster)
+	}
+	if observed.Machine = orphan.MachineOf(machines.Items, observed.Name, observed.Node); observed.Machine == nil {
+		return nil
 	}
 	observed.Wanted, err = r.Maintenances.Wanted(ctx, observed.Machine, r.Clock.Now())
 	return err
-}
-
-// machineOf returns the Machine of a Node, nil if there is none. A Machine without a nodeRef has the Node of its provider ID. found is nil
-// if the Node does not exist.
-func (r *Sweeper) machineOf(ctx context.Context, node workload.Request, found *corev1.Node) (*clusterv1.Machine, error) {
-	machines := &clusterv1.MachineList{}
-	if err := r.Machines.List(ctx, machines, client.InNamespace(node.Cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: node.Cluster.Name},
-		client.UnsafeDisableDeepCopy); err != nil {
-		return nil, errors.Wrapf(err, "listing the Machines of Cluster %s", node.Cluster)
-	}
-	for i := range machines.Items {
-		m := &machines.Items[i]
-		isUnnamed := found != nil && !m.Status.NodeRef.IsDefined() && m.Spec.ProviderID != "" && m.Spec.ProviderID == found.Spec.ProviderID
-		if m.Status.NodeRef.Name == node.Object.Name || isUnnamed {
-			return m, nil
-		}
-	}
-	return nil, nil
 }
 
 // observeLeftovers reads a Node and its Evacuations from the cache, and then lists the NodeMaintenances. In this order, the list contains

@@ -5,6 +5,7 @@
 package orphan
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -30,7 +31,7 @@ type Observation struct {
 	Evacuations []v1alpha1.Evacuation
 	// Maintenances are all NodeMaintenances of the workload cluster.
 	Maintenances []v1alpha1.NodeMaintenance
-	// Machine is the Machine of the Node, or nil.
+	// Machine is the Machine of the Node, or nil: see MachineOf.
 	Machine *clusterv1.Machine
 	// Wanted is the stage of the NodeMaintenance that the manager keeps for the Machine, see machinedrain.WantedStage.
 	Wanted v1alpha1.NodeMaintenanceStage
@@ -62,6 +63,27 @@ func Possible(node *corev1.Node) bool {
 func Appeared(before, after *corev1.Node) bool {
 	conditions := func(node *corev1.Node) bool { return nodecondition.HasMaintenanceConditions(node.Status.Conditions) }
 	return cordon.Recorded(after) && !cordon.Recorded(before) || conditions(after) && !conditions(before)
+}
+
+// MachineOf returns the Machine of a Node, nil if there is none: the one whose nodeRef names the Node, or else one without a nodeRef that
+// has the provider ID of the Node. If there is neither, it returns a deleted Machine that has the hook, and no nodeRef and no provider ID:
+// its infrastructure machine, which is not read here, may have the provider ID of the Node. node is nil if the Node does not exist.
+func MachineOf(machines []clusterv1.Machine, name string, node *corev1.Node) *clusterv1.Machine {
+	var withProviderID, unknown *clusterv1.Machine
+	for i := range machines {
+		m := &machines[i]
+		switch {
+		case m.Status.NodeRef.Name == name:
+			return m
+		case m.Status.NodeRef.IsDefined() || node == nil || node.Spec.ProviderID == "":
+			continue
+		case m.Spec.ProviderID == node.Spec.ProviderID:
+			withProviderID = m
+		case m.Spec.ProviderID == "" && !m.DeletionTimestamp.IsZero() && machinedrain.HasHook(m):
+			unknown = m
+		}
+	}
+	return cmp.Or(withProviderID, unknown)
 }
 
 // Find returns what is left behind on a Node. While the NodeMaintenance of its Machine is going to be recreated, it returns nothing that

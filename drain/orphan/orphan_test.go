@@ -64,6 +64,48 @@ func TestExcludedFromLoadBalancers(t *testing.T) {
 	g.Expect(orphan.Find(orphan.Observation{Name: "one", Node: excluded}).Empty()).To(BeTrue(), "R49: a label without our record belongs to another actor")
 }
 
+func TestMachineOf(t *testing.T) {
+	machine := func(name, node, providerID string, deleted, hook bool) clusterv1.Machine {
+		m := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		m.Status.NodeRef.Name, m.Spec.ProviderID = node, providerID
+		if deleted {
+			m.DeletionTimestamp = new(metav1.Now())
+		}
+		if hook {
+			m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+		}
+		return m
+	}
+	named, unnamed := machine("named", "one", "", false, true), machine("unnamed", "", "cloud://1", true, true)
+	unknown := machine("unknown", "", "", true, true) // only its infrastructure machine may have the provider ID
+	for name, tc := range map[string]struct {
+		providerID string // of the Node
+		machines   []clusterv1.Machine
+		want       string
+	}{
+		"R64: that of the nodeRef":                  {"cloud://1", []clusterv1.Machine{named, unnamed}, "named"},
+		"R64: also behind that of the provider ID":  {"cloud://1", []clusterv1.Machine{unnamed, named}, "named"},
+		"M128: that of the provider ID":             {"cloud://1", []clusterv1.Machine{unnamed, unknown}, "unnamed"},
+		"R64: not one that has another Node":        {"cloud://1", []clusterv1.Machine{machine("another", "two", "cloud://1", true, true)}, ""},
+		"M55, M128: one whose Node is not known":    {"cloud://1", []clusterv1.Machine{unknown}, "unknown"},
+		"R64: not for a Node without a provider ID": {"", []clusterv1.Machine{unknown}, ""},
+		"R64: not one that runs":                    {"cloud://1", []clusterv1.Machine{machine("runs", "", "", false, true)}, ""},
+		"R64: not one whose hook was removed":       {"cloud://1", []clusterv1.Machine{machine("released", "", "", true, false)}, ""},
+		"R64: not one that has another provider ID": {"cloud://1", []clusterv1.Machine{machine("other", "", "cloud://2", true, true)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, found := NewWithT(t), ""
+			if m := orphan.MachineOf(tc.machines, "one", &corev1.Node{Spec: corev1.NodeSpec{ProviderID: tc.providerID}}); m != nil {
+				found = m.Name
+			}
+			g.Expect(found).To(Equal(tc.want))
+			if tc.want != "named" {
+				g.Expect(orphan.MachineOf(tc.machines, "one", nil)).To(BeNil(), "without a Node")
+			}
+		})
+	}
+}
+
 func TestAppeared(t *testing.T) {
 	recorded, conditions := node(), node()
 	recorded.Status.Conditions, conditions.Annotations = nil, nil
