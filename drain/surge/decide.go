@@ -140,13 +140,20 @@ func decideUnheld(o Observation) Decision {
 	return d
 }
 
-// holds reports whether the present surge of the Deployment may concern one of these Pods.
+// holds reports whether the present surge of the Deployment may concern one of these Pods. After an undo has removed the baseline of a
+// surge by an autoscaler, the Pods of that surge are not known.
 func (o Observation) holds(held []Leaving) bool {
 	if o.Deployment == nil {
 		return false
 	}
-	b, err := BaselineOf(o.Deployment)
-	return err != nil || slices.ContainsFunc(held, func(l Leaving) bool { return l.Marked || b != nil && b.includes(l.UID) })
+	switch b, err := BaselineOf(o.Deployment); {
+	case err != nil || b != nil && len(b.Pods) == 0:
+		return true
+	case b == nil && slices.ContainsFunc(o.Autoscalers, func(h *autoscalingv2.HorizontalPodAutoscaler) bool { return RaisedFor(h, o.Deployment.Name) }):
+		return true
+	default:
+		return slices.ContainsFunc(held, func(l Leaving) bool { return l.Marked || b != nil && b.includes(l.UID) })
+	}
 }
 
 func decide(o Observation) Decision {

@@ -418,6 +418,31 @@ func TestSuspended(t *testing.T) { // M16
 				}
 			})
 	}
+	t.Run("M16, E63: nothing is written while one of the Machines is paused, also after an undo has interrupted a surge by an autoscaler", func(t *testing.T) {
+		for steps := range 12 {
+			w := deployed(2, maxSurge("100%")).scaledBy(2, 6).evacuated(2, v1alpha1.SurgeAlways)
+			for !w.raisedTo(4) {
+				w.step()
+				w.settle()
+			}
+			w.undo(nil)
+			for range steps {
+				w.step()
+				w.settle()
+			}
+			ends := len(w.deployment.Labels)+len(w.autoscaler.Annotations) > 0
+			if e := w.evacuations[w.pods[0].UID]; e == nil || e.completed || !ends {
+				continue
+			}
+			suspend(w, true, w.pods[0])
+			for range 2 { // also when the autoscaler should have scaled back
+				if d := surge.Decide(w.observed()); writes(d) {
+					t.Errorf("after %d steps: %+v", steps, d)
+				}
+				w.now = w.now.Add(surge.ReturnTime)
+			}
+		}
+	})
 	t.Run("M16: a surge of other Pods of the Deployment begins meanwhile", func(t *testing.T) {
 		w := deployed(4, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
 		suspend(w, true, w.pods[0])
