@@ -32,14 +32,13 @@ func restored(h *autoscalingv2.HorizontalPodAutoscaler) *autoscalingv2.Horizonta
 	return h
 }
 
-// scaleBackAfterUndo records the end of a surge by an autoscaler whose baseline an undo has removed: the autoscaler may not scale back.
+// scaleBackAfterUndo records the end of a surge by an autoscaler whose baseline an undo has removed: without metrics, the autoscaler does
+// not scale back.
 func scaleBackAfterUndo(o Observation) (Decision, bool) {
 	for _, h := range o.Autoscalers {
 		n := noteOf(h)
-		if n == nil || n.Deployment != o.Deployment.UID || n.Raised != replicas(o.Deployment) {
-			continue
-		}
-		if n.Replicas < 1 || n.Raised <= n.Replicas || n.Raised-n.Replicas > maxPods {
+		if n == nil || n.Deployment != o.Deployment.UID || n.Raised != replicas(o.Deployment) ||
+			n.Replicas < 1 || n.Raised <= n.Replicas || n.Raised-n.Replicas > maxPods {
 			continue
 		}
 		d := Decision{Deployment: o.Deployment.DeepCopy()}

@@ -193,7 +193,7 @@ func (w byAutoscaler) drop() Decision {
 		return Decision{Deployment: w.scaledBack()} // without the autoscaler, no controller scales it back
 	case w.autoscaler == nil:
 		return Decision{Deployment: w.withBaseline(nil)}
-	case w.raised() && w.b.Returning == nil && minReplicas(w.autoscaler) < w.b.Surged: // it may not scale back
+	case w.raised() && w.b.Returning == nil && minReplicas(w.autoscaler) < w.b.Surged: // without metrics, it does not scale back
 		return w.lower()
 	case w.minEdited() && w.raised():
 		return Decision{Autoscaler: restored(w.autoscaler)}

@@ -108,7 +108,7 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	for _, ref := range b.Pods {
 		pod := s.assignments[ref.UID].Pod
-		if pod == nil { // its Node may not be watched any more, and the watch may not have delivered the mark of a Pod whose drain was cancelled
+		if pod == nil { // its drain was cancelled: its Node may not be watched any more, or the watch may not have delivered its mark yet
 			var err error
 			if pod, err = s.livePod(ctx, ref); err != nil {
 				return err
@@ -136,8 +136,8 @@ func (s *scope) observeSurge(ctx context.Context, b *surge.Baseline) error {
 	return err
 }
 
-// observeUnready finds the Pods of the baseline that are not ready. It asks the API server after the Deployment was read, whose status must
-// not count such a Pod as available.
+// observeUnready finds the Pods of the baseline that have not been ready for surge.UnreadyTime. It reads them from the API server, and
+// after the Deployment: the availableReplicas that were read before do not count such a Pod.
 func (s *scope) observeUnready(ctx context.Context, b *surge.Baseline) error {
 	for i := range s.observed.Leaving {
 		pod := &s.observed.Leaving[i]
