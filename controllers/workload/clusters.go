@@ -302,12 +302,11 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	return watch, nil
 }
 
-// followConnection ends a drain watch whose connection has ended, and restarts one whose contact is restored. It returns when the watch has
-// ended. The connection may end just before the watch begins, and no reconciliation follows if the Cluster no longer exists. No drain of a
-// Machine may be left that would call ContactRestored.
+// followConnection ends a drain watch when its connection is lost, and restarts it when contact is restored: no drain of a Machine may be left
+// that would call ContactRestored. It returns when the watch has ended.
 func (c *Clusters) followConnection(cluster types.NamespacedName, watch *connectedWatch) {
 	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
-		if config, err := c.cache.GetRESTConfig(ctx, cluster); err == nil && config == watch.config {
+		if !c.isLost(ctx, cluster, watch.config) {
 			if c.cache.GetHealthCheckingState(ctx, cluster).ConsecutiveFailures == 0 {
 				c.ContactRestored(cluster)
 			}

@@ -67,17 +67,17 @@ func (c *Clusters) connection(ctx context.Context, cluster types.NamespacedName)
 		if err != nil {
 			return nil, errors.Wrapf(err, "creating the cache of workload Cluster %s", cluster)
 		}
-		if c.informers.set(cluster, present, opened, func() bool { return c.isLost(cluster, opened) }) {
+		if c.informers.set(cluster, present, opened, func() bool { return c.isLost(opened.ctx, cluster, opened.config) }) {
 			return opened, nil
 		}
 	}
 }
 
-// isLost reports whether the connection of a cache has ended. It may end just before the cache is created, and no reconciliation follows if
-// the Cluster no longer exists.
-func (c *Clusters) isLost(cluster types.NamespacedName, opened *sharingCache) bool {
-	config, err := c.cache.GetRESTConfig(opened.ctx, cluster)
-	return err != nil || config != opened.config
+// isLost reports whether the connection with this configuration has ended. It may end just before its cache or its drain watch is created,
+// and no reconciliation follows if the Cluster no longer exists.
+func (c *Clusters) isLost(ctx context.Context, cluster types.NamespacedName, config *rest.Config) bool {
+	present, err := c.cache.GetRESTConfig(ctx, cluster)
+	return err != nil || present != config
 }
 
 // open creates the cache of a connection.

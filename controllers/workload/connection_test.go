@@ -96,7 +96,7 @@ func TestConnection(t *testing.T) {
 		again, err := clusters.connection(t.Context(), cluster)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(again).To(BeIdenticalTo(opened))
-		isLost := func() bool { return clusters.isLost(cluster, opened) }
+		isLost := func() bool { return clusters.isLost(t.Context(), cluster, opened.config) }
 		g.Expect(clusters.informers.endIf(cluster, opened, isLost)).To(BeFalse())
 		remote.config = nil
 		g.Expect(clusters.informers.endIf(cluster, opened, isLost)).To(BeTrue())
@@ -111,7 +111,7 @@ func TestConnection(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(next).NotTo(BeIdenticalTo(opened))
 		g.Expect(opened.ctx.Err()).To(HaveOccurred())
-		g.Expect(clusters.informers.endIf(cluster, opened, func() bool { return clusters.isLost(cluster, opened) })).To(BeTrue())
+		g.Expect(clusters.informers.endIf(cluster, opened, func() bool { return clusters.isLost(t.Context(), cluster, opened.config) })).To(BeTrue())
 		g.Expect(next.ctx.Err()).NotTo(HaveOccurred())
 		g.Expect(clusters.IsOpen(cluster)).To(BeTrue())
 	})

@@ -91,8 +91,8 @@ func (s Standing) waits() bool { return s < HasTurn }
 func (s Standing) isContender() bool { return s <= HasTurn && s != Held }
 
 // hasTurnSince returns since when a Machine has a turn, nil if it has none: its NodeMaintenance drains, or see turnBegan. present is its
-// NodeMaintenance, nil if it has none. A drain that was held needs another turn. One whose start is neither reported nor recorded yet begins
-// now: its NodeMaintenance may have waited in another stage for longer than the drain timeouts of others.
+// NodeMaintenance, nil if it has none. A drain that was held needs another turn. One whose start is neither reported nor recorded yet
+// begins now: its NodeMaintenance may have waited in another stage for longer than the drain timeouts of others.
 func hasTurnSince(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) *time.Time {
 	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || WasHeldByHooks(m) {
 		return turnBegan(m)
