@@ -103,8 +103,7 @@ func (r *restart) begin(pods []Leaving) Decision {
 	case refusal != "":
 		r.reports = append(r.reports, refuseAll(pods, refusal, why)...)
 		return Decision{}
-	case r.held: // maybe for days
-		r.requeue(r.Now.Add(HeldInterval))
+	case r.held: // decideUnheld requeues after HeldInterval: it may be held for days
 		return Decision{}
 	case !settled(r.Deployment):
 		r.requeue(r.Now.Add(settleInterval))
