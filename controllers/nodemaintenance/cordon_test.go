@@ -73,7 +73,7 @@ func TestNodeOfWhichAProxySaysThatItDoesNotExist(t *testing.T) {
 }
 
 func TestActorThatMakesANodeSchedulable(t *testing.T) {
-	t.Run("R14, M109: it is not unknown because a proxy has answered the read of the managedFields with 404", func(t *testing.T) {
+	t.Run("R14, M109: the 404 of a proxy does not mean that the managedFields of a Node name no actor", func(t *testing.T) {
 		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 		proxied := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

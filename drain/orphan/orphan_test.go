@@ -83,15 +83,15 @@ func TestMachineOf(t *testing.T) {
 		machines   []clusterv1.Machine
 		want       string
 	}{
-		"R64: that of the nodeRef":                  {"cloud://1", []clusterv1.Machine{named, unnamed}, "named"},
-		"R64: also behind that of the provider ID":  {"cloud://1", []clusterv1.Machine{unnamed, named}, "named"},
-		"M128: that of the provider ID":             {"cloud://1", []clusterv1.Machine{unnamed, unknown}, "unnamed"},
-		"R64: not one that has another Node":        {"cloud://1", []clusterv1.Machine{machine("another", "two", "cloud://1", true, true)}, ""},
-		"M55, M128: one whose Node is not known":    {"cloud://1", []clusterv1.Machine{unknown}, "unknown"},
-		"R64: not for a Node without a provider ID": {"", []clusterv1.Machine{unknown}, ""},
-		"R64: not one that runs":                    {"cloud://1", []clusterv1.Machine{machine("runs", "", "", false, true)}, ""},
-		"R64: not one whose hook was removed":       {"cloud://1", []clusterv1.Machine{machine("released", "", "", true, false)}, ""},
-		"R64: not one that has another provider ID": {"cloud://1", []clusterv1.Machine{machine("other", "", "cloud://2", true, true)}, ""},
+		"R64: the Machine of a Node is the one whose nodeRef names the Node":             {"cloud://1", []clusterv1.Machine{named, unnamed}, "named"},
+		"R64: also if another Machine has the provider ID of the Node":                   {"cloud://1", []clusterv1.Machine{unnamed, named}, "named"},
+		"M128: or else a Machine without a nodeRef that has the provider ID of the Node": {"cloud://1", []clusterv1.Machine{unnamed, unknown}, "unnamed"},
+		"R64: a Machine with another Node is not":                                        {"cloud://1", []clusterv1.Machine{machine("another", "two", "cloud://1", true, true)}, ""},
+		"M55, M128: a deleted Machine whose Node is not known may be":                    {"cloud://1", []clusterv1.Machine{unknown}, "unknown"},
+		"R64: not that of a Node without a provider ID":                                  {"", []clusterv1.Machine{unknown}, ""},
+		"R64: nor a running Machine":                                                     {"cloud://1", []clusterv1.Machine{machine("runs", "", "", false, true)}, ""},
+		"R64: nor one whose hook was removed":                                            {"cloud://1", []clusterv1.Machine{machine("released", "", "", true, false)}, ""},
+		"R64: nor one with another provider ID":                                          {"cloud://1", []clusterv1.Machine{machine("other", "", "cloud://2", true, true)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, found := NewWithT(t), ""
