@@ -65,6 +65,7 @@ func TestExcludedFromLoadBalancers(t *testing.T) {
 }
 
 func TestMachineOf(t *testing.T) {
+	const id = "cloud://1"
 	machine := func(name, node, providerID string, deleted, hook bool) clusterv1.Machine {
 		m := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		m.Status.NodeRef.Name, m.Spec.ProviderID = node, providerID
@@ -76,22 +77,22 @@ func TestMachineOf(t *testing.T) {
 		}
 		return m
 	}
-	named, unnamed := machine("named", "one", "", false, true), machine("unnamed", "", "cloud://1", true, true)
+	named, unnamed := machine("named", "one", "", false, true), machine("unnamed", "", id, true, true)
 	unknown := machine("unknown", "", "", true, true) // only its infrastructure machine may have the provider ID
 	for name, tc := range map[string]struct {
 		providerID string // of the Node
 		machines   []clusterv1.Machine
 		want       string
 	}{
-		"R64: the Machine of a Node is the one whose nodeRef names the Node":             {"cloud://1", []clusterv1.Machine{named, unnamed}, "named"},
-		"R64: also if another Machine has the provider ID of the Node":                   {"cloud://1", []clusterv1.Machine{unnamed, named}, "named"},
-		"M128: or else a Machine without a nodeRef that has the provider ID of the Node": {"cloud://1", []clusterv1.Machine{unnamed, unknown}, "unnamed"},
-		"R64: a Machine with another Node is not":                                        {"cloud://1", []clusterv1.Machine{machine("another", "two", "cloud://1", true, true)}, ""},
-		"M55, M128: a deleted Machine whose Node is not known may be":                    {"cloud://1", []clusterv1.Machine{unknown}, "unknown"},
+		"R64: the Machine of a Node is the one whose nodeRef names the Node":             {id, []clusterv1.Machine{named, unnamed}, "named"},
+		"R64: also if another Machine has the provider ID of the Node":                   {id, []clusterv1.Machine{unnamed, named}, "named"},
+		"M128: or else a Machine without a nodeRef that has the provider ID of the Node": {id, []clusterv1.Machine{unnamed, unknown}, "unnamed"},
+		"R64: a Machine with another Node is not":                                        {id, []clusterv1.Machine{machine("another", "two", id, true, true)}, ""},
+		"M55, M128: a deleted Machine whose Node is not known may be":                    {id, []clusterv1.Machine{unknown}, "unknown"},
 		"R64: not that of a Node without a provider ID":                                  {"", []clusterv1.Machine{unknown}, ""},
-		"R64: nor a running Machine":                                                     {"cloud://1", []clusterv1.Machine{machine("runs", "", "", false, true)}, ""},
-		"R64: nor one whose hook was removed":                                            {"cloud://1", []clusterv1.Machine{machine("released", "", "", true, false)}, ""},
-		"R64: nor one with another provider ID":                                          {"cloud://1", []clusterv1.Machine{machine("other", "", "cloud://2", true, true)}, ""},
+		"R64: nor a running Machine":                                                     {id, []clusterv1.Machine{machine("runs", "", "", false, true)}, ""},
+		"R64: nor one whose hook was removed":                                            {id, []clusterv1.Machine{machine("released", "", "", true, false)}, ""},
+		"R64: nor one with another provider ID":                                          {id, []clusterv1.Machine{machine("m", "", "cloud://2", true, true)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, found := NewWithT(t), ""
