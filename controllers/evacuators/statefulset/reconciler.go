@@ -120,10 +120,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 			return workload.Result(err)
 		}
 	}
-	if decision.RequeueAt.IsZero() && slices.ContainsFunc(found, func(a assignment.Assignment) bool { return a.Suspended }) {
-		return reconcile.Result{RequeueAfter: assignment.HeldInterval}, nil
+	return workload.RequeueAt(requeueAt(decision.RequeueAt, found, finder.Now), finder.Now), nil
+}
+
+// requeueAt returns when a StatefulSet is reconciled again without an event: when the decision says so, and after assignment.HeldInterval
+// while one of its Pods is suspended.
+func requeueAt(decided time.Time, found []assignment.Assignment, now time.Time) time.Time {
+	isHeld := slices.ContainsFunc(found, func(a assignment.Assignment) bool { return a.Suspended })
+	if held := now.Add(assignment.HeldInterval); isHeld && (decided.IsZero() || held.Before(decided)) {
+		return held
 	}
-	return workload.RequeueAt(decision.RequeueAt, finder.Now), nil
+	return decided
 }
 
 // observe returns the observation of the Pods of a StatefulSet whose active evacuator is this one. An Evacuation without a

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -52,4 +54,24 @@ func TestRead(t *testing.T) {
 		_, _, err := read(t.Context(), live, client.ObjectKey{Namespace: "tenant", Name: "db"})
 		NewWithT(t).Expect(err).To(MatchError(proxy))
 	})
+}
+
+func TestRequeueAt(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	held, soon, late := now.Add(assignment.HeldInterval), now.Add(time.Second), now.Add(time.Hour)
+	for name, tc := range map[string]struct {
+		decided   time.Time
+		suspended bool
+		want      time.Time
+	}{
+		"M16: a StatefulSet with a suspended Pod is reconciled again without an event":          {time.Time{}, true, held},
+		"M16: also if another of its Pods waits for a longer time":                              {late, true, held},
+		"E28: a StatefulSet is reconciled again as decided, if that is earlier":                 {soon, true, soon},
+		"E28: a StatefulSet without a suspended Pod is reconciled again as decided":             {late, false, late},
+		"E28: a StatefulSet for which nothing is decided is not reconciled again without event": {time.Time{}, false, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(requeueAt(tc.decided, []assignment.Assignment{{}, {Suspended: tc.suspended}}, now)).To(Equal(tc.want))
+		})
+	}
 }
