@@ -302,8 +302,8 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	return watch, nil
 }
 
-// followConnection ends a drain watch when its connection is lost, and restarts it when contact is restored: no drain of a Machine may be left
-// that would call ContactRestored. It returns when the watch has ended.
+// followConnection ends a drain watch when its connection is lost, and restarts it when contact is restored: no drain of a Machine may be
+// left that would call ContactRestored. It returns when the watch has ended.
 func (c *Clusters) followConnection(cluster types.NamespacedName, watch *connectedWatch) {
 	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
 		if !c.isLost(ctx, cluster, watch.config) {
