@@ -428,7 +428,7 @@ func TestRequestWithoutAnAnswer(t *testing.T) {
 			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), now: now}
 			takesTooLong := errors.Wrap(&url.Error{Op: "Patch", URL: "https://one", Err: context.DeadlineExceeded}, "updating NodeMaintenance m")
 			if tc.again {
-				r.failures.Record(client.ObjectKeyFromObject(s.machine), takesTooLong, now.Add(-10*time.Second))
+				r.memoryOf(s.machine).failure = workload.Failure{Since: now.Add(-10 * time.Second), Err: takesTooLong}
 			}
 			if tc.lost {
 				conditions.Set(s.machine, metav1.Condition{

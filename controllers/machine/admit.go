@@ -92,12 +92,13 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
 		return outcome{}, nil
 	}
+	remembered := r.memoryOf(s.machine)
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
 		deadline, hasTried := s.now.Add(contactRetry), r.hasTriedToConnect(ctx, s)
 		if hasTried && workload.IsNotConnected(err) { // what has blocked the Machine before does not count
-			since, _ := r.unconnected.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
-			deadline = machinedrain.NodeLookupDeadline(s.machine, since.(time.Time)) //nolint:forcetypeassert // nothing else is stored
+			remembered.unconnected = cmp.Or(remembered.unconnected, s.now)
+			deadline = machinedrain.NodeLookupDeadline(s.machine, remembered.unconnected)
 		}
 		if workload.IsNotConnected(err) && hasTried && s.exceeds(&deadline) {
 			return outcome{}, nil
@@ -106,7 +107,7 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}
-	r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
+	remembered.unconnected = time.Time{}
 	if err := r.findNodeIn(ctx, s, remoteClient); err != nil {
 		return r.unreachable(ctx, s, err)
 	}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -279,7 +280,7 @@ func TestWithoutConnection(t *testing.T) {
 					},
 				})
 				if !tc.brief {
-					r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-time.Minute))
+					r.memoryOf(machine).failure = workload.Failure{Since: now.Add(-time.Minute), Err: errors.New("as before")}
 				}
 			} else {
 				r.references.Set(types.NamespacedName{Namespace: machine.Namespace}, machine.UID, infraMachine, time.Hour)
@@ -288,7 +289,7 @@ func TestWithoutConnection(t *testing.T) {
 				r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.blindFor)})
 			}
 			if tc.unconnected {
-				r.unconnected.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.blindFor))
+				r.memoryOf(machine).unconnected = now.Add(-tc.blindFor)
 			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			if !tc.fails {

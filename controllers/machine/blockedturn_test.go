@@ -179,7 +179,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 					return err
 				},
 			})
-			r.failures.Record(client.ObjectKeyFromObject(self), errors.New("as before"), now.Add(-time.Minute))
+			r.memoryOf(self).failure = workload.Failure{Since: now.Add(-time.Minute), Err: errors.New("as before")}
 			since := now.Add(-15 * time.Second)
 			if tc.unasked {
 				since = now.Add(-2 * time.Minute)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -190,7 +191,7 @@ func (r *Reconciler) desired(ctx context.Context, s *scope,
 	}, s.found, s.node)
 	switch {
 	case problem != nil: // what is gone was last looked at before
-		r.rulesGone.Delete(client.ObjectKeyFromObject(s.machine))
+		r.memoryOf(s.machine).rulesGone = time.Time{}
 	case err == nil:
 		r.awaitReplacement(s, desired)
 	}
@@ -200,16 +201,15 @@ func (r *Reconciler) desired(ctx context.Context, s *scope,
 // awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone. The time at which it was found to be gone is
 // kept in memory: a restart makes the moment longer.
 func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenance) {
-	key, present := client.ObjectKeyFromObject(s.machine), s.maintenance
+	remembered, present := r.memoryOf(s.machine), s.maintenance
 	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || !rules.IsAnyGone(present.Spec.DrainRules, desired.Spec.DrainRules) {
-		r.rulesGone.Delete(key)
+		remembered.rulesGone = time.Time{}
 		return
 	}
-	gone, _ := r.rulesGone.LoadOrStore(key, s.now)
-	//nolint:forcetypeassert // nothing else is stored
-	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, gone.(time.Time), s.now); !until.IsZero() {
+	remembered.rulesGone = cmp.Or(remembered.rulesGone, s.now)
+	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, remembered.rulesGone, s.now); !until.IsZero() {
 		desired.Spec.DrainRules = present.Spec.DrainRules
-		r.retryAfter(key, until.Sub(s.now))
+		r.retryAfter(client.ObjectKeyFromObject(s.machine), until.Sub(s.now))
 	}
 }
 
@@ -276,7 +276,7 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 // drainState returns what is known about the end of the drain. It does not end while a MachineDrainRule that is gone still applies: it may
 // never have existed in this management cluster, and then the Pods that it skips must be drained.
 func (r *Reconciler) drainState(s *scope) machinedrain.DrainState {
-	_, isAnyGone := r.rulesGone.Load(client.ObjectKeyFromObject(s.machine))
+	isAnyGone := !r.memoryOf(s.machine).rulesGone.IsZero()
 	hadEnded := s.clock().Drained != nil || machinedrain.WasDrained(s.machine)
 	return machinedrain.DrainStateOf(s.maintenance, hadEnded, !isAnyGone && r.Clusters.IsConfirmed(s.maintenanceRequest(), s.maintenance))
 }
@@ -293,8 +293,9 @@ const (
 // waits for that.
 func (r *Reconciler) mayBeConfirmed(s *scope, failure error) bool {
 	s.blind, s.unconfirmed = true, true
-	since, _ := r.unconfirmed.LoadOrStore(client.ObjectKeyFromObject(s.machine), s.now)
-	return failure == nil && s.now.Sub(since.(time.Time)) < confirmTimeout //nolint:forcetypeassert // nothing else is stored
+	remembered := r.memoryOf(s.machine)
+	remembered.unconfirmed = cmp.Or(remembered.unconfirmed, s.now)
+	return failure == nil && s.now.Sub(remembered.unconfirmed) < confirmTimeout
 }
 
 // awaitConfirmation waits for the reconciliation of the NodeMaintenance without changing the condition of the Machine.
@@ -423,7 +424,7 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	state := r.Clusters.HealthState(ctx, s.clusterKey())
 	key, waiting := client.ObjectKeyFromObject(s.machine), waitingForCluster(state)
 	request := machinedrain.Unanswered{
-		Began: s.now, FailedBefore: r.failures.Get(key).Err != nil, ProbeAnswered: state.LastProbeSuccessTime, ProbesFail: state.ConsecutiveFailures > 0,
+		Began: s.now, FailedBefore: r.memoryOf(s.machine).failure.Err != nil, ProbeAnswered: state.LastProbeSuccessTime, ProbesFail: state.ConsecutiveFailures > 0,
 	}
 	if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == waiting.reason {
 		request.Reported = r.conditions.LastWrite(key)

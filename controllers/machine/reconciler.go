@@ -70,18 +70,12 @@ type Reconciler struct {
 
 	volumeFacts volumeFacts
 	turns       turns
-	conditions  writelimit.Limiter[types.NamespacedName] // of conditions that report progress only
-	failures    workload.Failures[types.NamespacedName]
-	unasked     workload.Failures[types.NamespacedName]   // of the API server, to confirm turns: see turnProblem
+	conditions  writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
+	memories    sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
 	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
-	rulesGone   sync.Map                                  // since when MachineDrainRules of drains are gone, by namespace and name: see awaitReplacement
-	policyGone  sync.Map                                  // since when Machines follow other policies than recorded, by namespace and name: see awaitPolicy
 	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
 	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
-	overdue     sync.Map                                  // since when drain timeouts have been exceeded, by the Machine's namespace and name: see observeOverdue
-	unconnected sync.Map                                  // since when Nodes could not be looked up without a connection, by namespace and name: see findNode
-	unconfirmed sync.Map                                  // since when drains have waited for their confirmation, by namespace and name: see mayBeConfirmed
 	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
@@ -140,7 +134,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.endBlock(s)
 	}
 	if !s.unconfirmed {
-		r.unconfirmed.Delete(request.NamespacedName)
+		r.memoryOf(machine).unconfirmed = time.Time{}
 	}
 	if err != nil {
 		return workload.Result(err)
@@ -157,7 +151,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
 		}
-		r.overdue.Delete(client.ObjectKeyFromObject(machine))
+		r.memoryOf(machine).overdue = time.Time{}
 		return reconcile.Result{}, nil
 	}
 	if s.cluster == nil {
@@ -246,6 +240,24 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 	return next(ctx, s)
 }
 
+// memory is what the reconciliations of a Machine remember. Those of other Machines do not read it, and a Machine has one reconciliation
+// at a time, so it needs no lock. Each time is since when something has lasted, zero if it does not. A restart of the manager delays what
+// depends on it.
+type memory struct {
+	failure     workload.Failure // of the reconciliation
+	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem
+	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
+	policyGone  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
+	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
+	unconfirmed time.Time        // the drain waits for its confirmation: see mayBeConfirmed
+	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
+}
+
+func (r *Reconciler) memoryOf(m *clusterv1.Machine) *memory {
+	remembered, _ := r.memories.LoadOrStore(client.ObjectKeyFromObject(m), &memory{})
+	return remembered.(*memory) //nolint:forcetypeassert // nothing else is stored
+}
+
 // scope is the state of the reconciliation of one Machine.
 type scope struct {
 	machine *clusterv1.Machine
@@ -323,7 +335,7 @@ const (
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // what fails next may outlast the connection
-		r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
+		r.memoryOf(s.machine).unconnected = time.Time{}
 	}
 	// Otherwise Cluster API would not drain the Node if another actor removed the hook.
 	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {
@@ -381,14 +393,8 @@ func (r *Reconciler) forget(machine types.NamespacedName) {
 func (r *Reconciler) forgetDrain(machine types.NamespacedName) {
 	removeDrainMetrics(machine)
 	r.volumeFacts.forget(machine)
-	r.failures.Record(machine, nil, time.Time{})
-	r.unasked.Record(machine, nil, time.Time{})
+	r.memories.Delete(machine)
 	r.blocked.Delete(machine)
 	r.requested.Delete(machine)
-	r.rulesGone.Delete(machine)
-	r.policyGone.Delete(machine)
-	r.overdue.Delete(machine)
-	r.unconnected.Delete(machine)
-	r.unconfirmed.Delete(machine)
 	r.Clusters.ReleaseAll(watchOwner(machine))
 }

@@ -149,7 +149,7 @@ func (r *Reconciler) endBlock(s *scope) {
 	if !r.blockOf(s.machine).since.IsZero() {
 		r.blocked.Store(client.ObjectKeyFromObject(s.machine), block{ended: s.now})
 	}
-	r.unconnected.Delete(client.ObjectKeyFromObject(s.machine))
+	r.memoryOf(s.machine).unconnected = time.Time{}
 	s.BlockedSince, s.BlockEnded = time.Time{}, true
 }
 
@@ -188,17 +188,15 @@ func (r *Reconciler) untilDrainDeadline(s *scope, waiting outcome) outcome {
 // observeOverdue sets since when this process has found the drain timeout to be exceeded, which is kept in memory: see Clock.Overdue.
 func (r *Reconciler) observeOverdue(s *scope) {
 	s.IsAttempted = r.Clusters.IsAttempted(s.maintenanceRequest(), s.maintenance)
-	key, clock := client.ObjectKeyFromObject(s.machine), s.clock()
+	remembered, clock := r.memoryOf(s.machine), s.clock()
 	if !clock.HasExceeded(s.machine, s.now) {
-		r.overdue.Delete(key)
+		remembered.overdue = time.Time{}
 		return
 	}
-	since, found := r.overdue.Load(key)
-	if !found || since.(time.Time).Before(*clock.DrainDeadline(s.machine)) { //nolint:forcetypeassert // nothing else is stored
-		since = s.now
-		r.overdue.Store(key, since)
+	if remembered.overdue.Before(*clock.DrainDeadline(s.machine)) { // or zero
+		remembered.overdue = s.now
 	}
-	s.OverdueSince = since.(time.Time) //nolint:forcetypeassert // nothing else is stored
+	s.OverdueSince = remembered.overdue
 }
 
 func (s *scope) exceeds(deadline *time.Time) bool { return deadline != nil && !s.now.Before(*deadline) }

@@ -28,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -268,11 +269,10 @@ func TestPauseDuringFinalAttempts(t *testing.T) { // M96
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}}
 	r := notConnected(t, fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster).Build(), clock.RealClock{})
 	key := client.ObjectKeyFromObject(machine)
-	r.overdue.Store(key, time.Now())
+	r.memoryOf(machine).overdue = time.Now()
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 	g.Expect(err).NotTo(HaveOccurred())
-	_, found := r.overdue.Load(key)
-	g.Expect(found).To(BeFalse(), "the wait for the final eviction attempts begins again after the pause")
+	g.Expect(r.memoryOf(machine).overdue).To(BeZero(), "the wait for the final eviction attempts begins again after the pause")
 }
 
 // TestTimeoutSetLateWhileAdmissionFails: the workload cluster is healthy. Only the infrastructure machine cannot be read.
@@ -334,7 +334,7 @@ func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
 					return errors.New("the conversion webhook of the infrastructure provider does not answer")
 				},
 			})
-			r.failures.Record(client.ObjectKeyFromObject(machine), errors.New("as before"), now.Add(-tc.failsFor))
+			r.memoryOf(machine).failure = workload.Failure{Since: now.Add(-tc.failsFor), Err: errors.New("as before")}
 			r.blocked.Store(client.ObjectKeyFromObject(machine), block{since: now.Add(-tc.failsFor)})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err == nil).To(Equal(tc.continues), "%v", err)
@@ -443,10 +443,10 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 				r.Clusters.ConfirmAttempted(s.maintenanceRequest(), m, "node")
 			}
 			if tc.overdue > 0 {
-				r.overdue.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.overdue))
+				r.memoryOf(machine).overdue = now.Add(-tc.overdue)
 			}
 			if tc.since > 0 {
-				r.unconfirmed.Store(client.ObjectKeyFromObject(machine), now.Add(-tc.since))
+				r.memoryOf(machine).unconfirmed = now.Add(-tc.since)
 			}
 			result, err := r.awaitDrained(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -69,7 +69,8 @@ func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrai
 // turnProblem records whether the API server could be asked for a turn out of order. It returns what the condition says about an error that
 // persists.
 func (r *Reconciler) turnProblem(s *scope, err error) string {
-	if failure := r.unasked.Record(client.ObjectKeyFromObject(s.machine), err, s.now); err != nil && failure.Persists(s.now) {
+	remembered := r.memoryOf(s.machine)
+	if remembered.unasked = remembered.unasked.Next(err, s.now); remembered.unasked.Persists(s.now) {
 		return machinedrain.TurnProblem(err)
 	}
 	return ""
@@ -142,13 +143,13 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 // awaitPolicy returns until when a Machine that waits begins no drain, because its policy may be replaced. The time at which it was found
 // to follow another one is kept in memory: a restart makes the wait longer.
 func (r *Reconciler) awaitPolicy(s *scope) time.Time {
-	key := client.ObjectKeyFromObject(s.machine)
+	remembered := r.memoryOf(s.machine)
 	if !machinedrain.FollowsAnother(s.machine, s.policy) {
-		r.policyGone.Delete(key)
+		remembered.policyGone = time.Time{}
 		return time.Time{}
 	}
-	since, _ := r.policyGone.LoadOrStore(key, s.now)
-	return machinedrain.AwaitPolicy(since.(time.Time), s.now) //nolint:forcetypeassert // nothing else is stored
+	remembered.policyGone = cmp.Or(remembered.policyGone, s.now)
+	return machinedrain.AwaitPolicy(remembered.policyGone, s.now)
 }
 
 // standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the

@@ -27,6 +27,18 @@ func (f Failure) Persists(now time.Time) bool {
 	return f.Err != nil && !now.Before(f.ReportAt())
 }
 
+// Next returns the failure after another reconciliation. A nil error ends the failure.
+func (f Failure) Next(err error, now time.Time) Failure {
+	switch {
+	case err == nil:
+		return Failure{}
+	case f.Err == nil:
+		return Failure{Since: now, Err: err}
+	default:
+		return Failure{Since: f.Since, Err: err}
+	}
+}
+
 // ReportAt returns when the failure is reported if it persists.
 func (f Failure) ReportAt() time.Time { return f.Since.Add(persistAfter) }
 
@@ -38,10 +50,7 @@ func (f *Failures[K]) Record(key K, err error, now time.Time) Failure {
 		delete(f.byKey, key)
 		return Failure{}
 	}
-	failure := Failure{Since: now, Err: err}
-	if before, fails := f.byKey[key]; fails {
-		failure.Since = before.Since
-	}
+	failure := f.byKey[key].Next(err, now)
 	if f.byKey == nil {
 		f.byKey = map[K]Failure{}
 	}
