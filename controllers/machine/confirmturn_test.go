@@ -30,11 +30,13 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 		waited bool  // the Machine has recorded that it waits for a turn
 		answer error // nil: the list is cut off
 		lost   bool  // the workload cluster does not answer, either
+		paused bool  // between the first reconciliation and the last
 	}{
 		"M93: a Machine that has waited waits on, and its condition does not blame the workload cluster": {waited: true},
 		"M93: a Machine that has not recorded yet that it waits is not released":                         {},
 		"M93: neither is it if the API server answers with an error":                                     {answer: apierrors.NewInternalError(io.ErrUnexpectedEOF)},
 		"M93: a Machine that has waited waits on in an outage, and its condition names both":             {waited: true, lost: true},
+		"M93: the condition names no error that has just begun again after a pause":                      {waited: true, paused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -64,6 +66,10 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 			})
 			infrastructureExists(r, waits)
 			for after := time.Duration(0); after <= 3*time.Minute; after += 5 * time.Second {
+				if delete(waits.Annotations, clusterv1.PausedAnnotation); tc.paused && after > 0 && after < 3*time.Minute {
+					waits.Annotations[clusterv1.PausedAnnotation] = ""
+				}
+				g.Expect(management.Update(t.Context(), waits)).To(Succeed())
 				g.Expect(reconcileAt(t, r, waits, start.Add(after))).To(Succeed())
 				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(waits), waits)).To(Succeed())
 				g.Expect(waits.Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation), "released undrained")
@@ -72,7 +78,8 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 				}
 			}
 			message := conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)
-			g.Expect(message).To(ContainSubstring("Waiting for the API server of the management cluster to confirm the turn of the Machine: "))
+			isNamed := strings.Contains(message, "Waiting for the API server of the management cluster to confirm the turn of the Machine: ")
+			g.Expect(isNamed).NotTo(Equal(tc.paused), message)
 			g.Expect(strings.Contains(message, machinedrain.WaitingForConnection)).To(Equal(tc.lost))
 		})
 	}

@@ -292,10 +292,10 @@ const (
 // mayBeConfirmed returns whether the NodeMaintenance of a drain that had ended may soon be reconciled. It remembers since when the Machine
 // waits for that.
 func (r *Reconciler) mayBeConfirmed(s *scope, failure error) bool {
-	s.blind, s.unconfirmed = true, true
-	remembered := r.memoryOf(s.machine)
-	remembered.unconfirmed = cmp.Or(remembered.unconfirmed, s.now)
-	return failure == nil && s.now.Sub(remembered.unconfirmed) < confirmTimeout
+	s.blind = true
+	since := cmp.Or(s.before.unconfirmed, s.now)
+	r.memoryOf(s.machine).unconfirmed = since
+	return failure == nil && s.now.Sub(since) < confirmTimeout
 }
 
 // awaitConfirmation waits for the reconciliation of the NodeMaintenance without changing the condition of the Machine.

@@ -123,6 +123,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)
 	}
 	r.handedOver.Delete(request.NamespacedName)
+	s.before = r.beginMemory(machine)
 	result, err := r.reconcile(ctx, s)
 	switch {
 	case machinedrain.IsDraining(s.machine):
@@ -132,9 +133,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if !s.blind && err == nil { // a failure says nothing about the drain
 		r.endBlock(s)
-	}
-	if !s.unconfirmed {
-		r.memoryOf(machine).unconfirmed = time.Time{}
 	}
 	if err != nil {
 		return workload.Result(err)
@@ -245,17 +243,27 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 // depends on it.
 type memory struct {
 	failure     workload.Failure // of the reconciliation
-	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem
 	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
 	policyGone  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
 	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
-	unconfirmed time.Time        // the drain waits for its confirmation: see mayBeConfirmed
 	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
+
+	// The following end with the first reconciliation that does not find them again.
+	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem
+	unconfirmed time.Time        // the drain waits for its confirmation: see mayBeConfirmed
 }
 
 func (r *Reconciler) memoryOf(m *clusterv1.Machine) *memory {
 	remembered, _ := r.memories.LoadOrStore(client.ObjectKeyFromObject(m), &memory{})
 	return remembered.(*memory) //nolint:forcetypeassert // nothing else is stored
+}
+
+// beginMemory returns what the reconciliations of a Machine remember. It ends what this one must find again for it to last.
+func (r *Reconciler) beginMemory(m *clusterv1.Machine) (before memory) {
+	remembered := r.memoryOf(m)
+	before = *remembered
+	remembered.unasked, remembered.unconfirmed = workload.Failure{}, time.Time{}
+	return before
 }
 
 // scope is the state of the reconciliation of one Machine.
@@ -264,6 +272,7 @@ type scope struct {
 	cluster *clusterv1.Cluster
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
+	before  memory // when the reconciliation began
 
 	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is
 	// known.
@@ -289,9 +298,8 @@ type scope struct {
 
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
-	blind       bool // the drain cannot be observed, or something prevents it from beginning
-	unconfirmed bool // the NodeMaintenance was drained when an earlier process or an earlier spec was observed
-	confirming  bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
+	blind      bool // the drain cannot be observed, or something prevents it from beginning
+	confirming bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool

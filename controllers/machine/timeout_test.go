@@ -446,7 +446,7 @@ func TestAwaitDrainedBelievesThisProcess(t *testing.T) {
 				r.memoryOf(machine).overdue = now.Add(-tc.overdue)
 			}
 			if tc.since > 0 {
-				r.memoryOf(machine).unconfirmed = now.Add(-tc.since)
+				s.before.unconfirmed = now.Add(-tc.since)
 			}
 			result, err := r.awaitDrained(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -67,10 +67,11 @@ func (r *Reconciler) confirmTurn(ctx context.Context, s *scope, turn machinedrai
 }
 
 // turnProblem records whether the API server could be asked for a turn out of order. It returns what the condition says about an error that
-// persists.
+// persists, empty if there is none. A reconciliation that does not ask ends the error.
 func (r *Reconciler) turnProblem(s *scope, err error) string {
-	remembered := r.memoryOf(s.machine)
-	if remembered.unasked = remembered.unasked.Next(err, s.now); remembered.unasked.Persists(s.now) {
+	failure := s.before.unasked.Next(err, s.now)
+	r.memoryOf(s.machine).unasked = failure
+	if failure.Persists(s.now) {
 		return machinedrain.TurnProblem(err)
 	}
 	return ""
