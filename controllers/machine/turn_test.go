@@ -488,7 +488,6 @@ func TestTurnsOfMachinesWithoutNodeRef(t *testing.T) {
 		management := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build()
 		r := newReconciler(t, management, connectedTo(remote, now), clocktesting.NewFakePassiveClock(now))
 		infrastructureExists(r, machines...)
-		machines[0].DeletionTimestamp = ptr.To(metav1.NewTime(now.Add(-time.Second)))
 		g.Expect(reconcileAt(t, r, machines[0], now)).To(Succeed())
 		draining, _ := drainingIn(t, remote)
 		g.Expect(draining).To(HaveLen(1))
