@@ -62,7 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
 	if err := r.observe(ctx, s); err != nil {
-		return workload.Result(client.IgnoreNotFound(errors.Cause(err)))
+		return workload.Result(workload.IgnoreDoesNotExist(err)) // without the Cluster, nothing is to be done
 	}
 	if machinedrain.IsClusterPaused(s.cluster) {
 		return reconcile.Result{}, nil

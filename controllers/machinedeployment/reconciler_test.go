@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func TestWatchFilter(t *testing.T) {
 	labelled := func(name, value string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{clusterv1.WatchLabel: value}}
 	}
-	t.Run("M105: ignores a MachineDeployment that the watch filter does not select", func(t *testing.T) {
+	t.Run("M105: ignores a MachineDeployment if the watch filter selects neither it nor its Cluster", func(t *testing.T) {
 		deployment := &clusterv1.MachineDeployment{ObjectMeta: labelled("md", "theirs")}
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}}
 		deployment.Spec.ClusterName = cluster.Name
@@ -127,28 +128,7 @@ func TestMachineThatLeaves(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			labels := map[string]string{clusterv1.WatchLabel: "ours", clusterv1.ClusterNameLabel: "c", clusterv1.MachineDeploymentNameLabel: "md"}
-			meta := func(name string) metav1.ObjectMeta {
-				return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: maps.Clone(labels)}
-			}
-			cluster := &clusterv1.Cluster{ObjectMeta: meta("c")}
-			deployment := &clusterv1.MachineDeployment{ObjectMeta: meta("md"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
-			other := &clusterv1.MachineDeployment{ObjectMeta: meta("other"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
-			machine := &clusterv1.Machine{ObjectMeta: meta("m"), Spec: clusterv1.MachineSpec{ClusterName: "c"}}
-			machine.Status.NodeRef.Name = "node"
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-			cordon := machinedrain.Maintenance(machinedrain.Request{
-				ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node, Stage: v1alpha1.StageCordon,
-				For: v1alpha1.RequestedForRollout,
-			})
-			tc.leave(machine, deployment)
-			management, remote := fakes.Client(cluster, deployment, other, machine), fakes.Builder(node, cordon).WithRESTMapper(mapper()).Build()
-			r := &Reconciler{
-				Client: management, Filter: "ours", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-				Clock: clocktesting.NewFakePassiveClock(time.Now()),
-			}
-			connected := clustercache.NewFakeClusterCache(remote, client.ObjectKeyFromObject(cluster))
-			r.Clusters = workload.NewClusters(management, connected, fakes.Scheme(), workload.Limits{}, r.Clock)
+			r, deployment, cordon, remote := cordonedByRollout(t, tc.leave, interceptor.Funcs{})
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(deployment)}); err != nil {
 				t.Fatal(err)
 			}
@@ -160,6 +140,56 @@ func TestMachineThatLeaves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// cordonedByRollout returns a Reconciler, a MachineDeployment, and the NodeMaintenance that was requested for its Machine before both were
+// changed. The workload cluster answers as funcs say.
+func cordonedByRollout(t *testing.T, change func(*clusterv1.Machine, *clusterv1.MachineDeployment), funcs interceptor.Funcs) (
+	r *Reconciler, deployment *clusterv1.MachineDeployment, cordon *v1alpha1.NodeMaintenance, remote client.Client,
+) {
+	t.Helper()
+	labels := map[string]string{clusterv1.WatchLabel: "ours", clusterv1.ClusterNameLabel: "c", clusterv1.MachineDeploymentNameLabel: "md"}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "default", Name: name, Labels: maps.Clone(labels)}
+	}
+	cluster := &clusterv1.Cluster{ObjectMeta: meta("c")}
+	deployment = &clusterv1.MachineDeployment{ObjectMeta: meta("md"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
+	other := &clusterv1.MachineDeployment{ObjectMeta: meta("other"), Spec: clusterv1.MachineDeploymentSpec{ClusterName: "c"}}
+	machine := &clusterv1.Machine{ObjectMeta: meta("m"), Spec: clusterv1.MachineSpec{ClusterName: "c"}}
+	machine.Status.NodeRef.Name = "node"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+	cordon = machinedrain.Maintenance(machinedrain.Request{
+		ManagementCluster: "here", Cluster: client.ObjectKeyFromObject(cluster), Machine: machine, Node: node, Stage: v1alpha1.StageCordon,
+		For: v1alpha1.RequestedForRollout,
+	})
+	change(machine, deployment)
+	management := fakes.Client(cluster, deployment, other, machine)
+	remote = fakes.Builder(node, cordon).WithRESTMapper(mapper()).WithInterceptorFuncs(funcs).Build()
+	r = &Reconciler{
+		Client: management, Filter: "ours", Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clock: clocktesting.NewFakePassiveClock(time.Now()),
+	}
+	connected := clustercache.NewFakeClusterCache(remote, client.ObjectKeyFromObject(cluster))
+	r.Clusters = workload.NewClusters(management, connected, fakes.Scheme(), workload.Limits{}, r.Clock)
+	return r, deployment, cordon, remote
+}
+
+func TestNodeThatAProxyDenies(t *testing.T) {
+	t.Run("M24, M109: a reconciliation that a proxy answers with 404 is repeated", func(t *testing.T) {
+		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, corev1.Resource("nodes"), "node", "page not found", 0, true)
+		r, deployment, _, _ := cordonedByRollout(t, func(*clusterv1.Machine, *clusterv1.MachineDeployment) {}, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if _, is := object.(*corev1.Node); is {
+					return proxy
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		})
+		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(deployment)})
+		if !errors.Is(err, proxy) {
+			t.Errorf("got %v: no event follows", err)
+		}
+	})
 }
 
 func mapper() apimeta.RESTMapper {
