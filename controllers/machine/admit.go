@@ -3,7 +3,6 @@ package machine
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -92,22 +91,20 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
 		return outcome{}, nil
 	}
-	remembered := r.memoryOf(s.machine)
 	remoteClient, err := r.Clusters.Client(ctx, s.clusterKey())
 	if err != nil {
-		deadline, hasTried := s.now.Add(contactRetry), r.hasTriedToConnect(ctx, s)
-		if hasTried && workload.IsNotConnected(err) { // what has blocked the Machine before does not count
+		deadline := s.now.Add(contactRetry)
+		if workload.IsNotConnected(err) && r.hasTriedToConnect(ctx, s) { // what has blocked the Machine before does not count
+			remembered := r.memoryOf(s.machine)
 			remembered.unconnected = cmp.Or(remembered.unconnected, s.now)
-			deadline = machinedrain.NodeLookupDeadline(s.machine, remembered.unconnected)
-		}
-		if workload.IsNotConnected(err) && hasTried && s.exceeds(&deadline) {
-			return outcome{}, nil
+			if deadline = machinedrain.NodeLookupDeadline(s.machine, remembered.unconnected); s.exceeds(&deadline) {
+				return outcome{}, nil
+			}
 		}
 		waiting, err := r.unreachable(ctx, s, err)
 		waiting.message += ". The Node is unknown: the Machine has a provider ID and no nodeRef"
 		return s.requeueBy(&deadline, waiting), err
 	}
-	remembered.unconnected = time.Time{}
 	if err := r.findNodeIn(ctx, s, remoteClient); err != nil {
 		return r.unreachable(ctx, s, err)
 	}

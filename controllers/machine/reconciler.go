@@ -342,7 +342,7 @@ const (
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // what fails next may outlast the connection
+	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // also if a step before the lookup of the Node fails
 		r.memoryOf(s.machine).unconnected = time.Time{}
 	}
 	// Otherwise Cluster API would not drain the Node if another actor removed the hook.
