@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -27,7 +26,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -377,10 +375,8 @@ func TestTurnThatIsUsedLater(t *testing.T) {
 					return c.Patch(ctx, object, patch, options...)
 				},
 			})
-			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10), Recorder: tracing.NewRecorder(t.Context(), nil)}
 			s := &scope{machine: machine, cluster: provisionedCluster(), client: remote.Build(), node: node, now: now}
-			r.Clusters = workload.NewClusters(management, clustercache.NewFakeClusterCache(s.client, key), newScheme(), workload.Limits{},
-				clocktesting.NewFakePassiveClock(now))
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(s.client, key), clocktesting.NewFakePassiveClock(now))
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 			s.observe(nil)
 			if present := (&v1alpha1.NodeMaintenance{}); tc.present != "" {

@@ -104,9 +104,6 @@ func (r *Reconciler) reserveTurn(s *scope) bool {
 func (r *Reconciler) turnRecorded(s *scope) {
 	r.turns.mu.Lock()
 	defer r.turns.mu.Unlock()
-	if r.turns.last == nil { // none was ever reserved
-		return
-	}
 	r.turns.last.Recorded(s.nameOfCluster(), s.machine.Name, r.Clock.Now())
 }
 

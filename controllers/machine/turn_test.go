@@ -190,7 +190,7 @@ func TestOverdueTurnIsRecordedFirst(t *testing.T) {
 					return c.Create(ctx, object, options...)
 				},
 			}).Build()
-			r := &Reconciler{Client: management, events: record.NewFakeRecorder(10)}
+			r := &Reconciler{Client: management, Clock: clocktesting.NewFakePassiveClock(time.Now()), events: record.NewFakeRecorder(10)}
 			s := &scope{machine: machine, client: remote, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now()}
 			s.Turn = &machinedrain.Turn{Limit: 1, Overdue: overdue}
 
@@ -358,10 +358,7 @@ func TestTurnWithoutPolicy(t *testing.T) {
 		machines, policy := deletedWorkers(now, "a", "b"), policyWithLimit(intstr.FromString("50%"))
 		drains, self := machines[0], machines[1]
 		management := managementCluster(machines...).Build()
-		r := &Reconciler{
-			Client: management, APIReader: management, Clusters: &workload.Clusters{},
-			Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
-		}
+		r := notConnected(t, management, clocktesting.NewFakePassiveClock(now))
 		drain := drainOf(drains, now)
 		turn := func(self *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenances ...client.Object) *scope {
 			remote := workloadCluster(machines...).WithObjects(maintenances...).Build()
