@@ -47,6 +47,7 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 		refused bool // the API server refuses each change of the Machine
 		unnamed bool // it has no nodeRef, but the provider ID of a Node
 		noNode  bool // no Node has its provider ID
+		held    bool // hooks have held its drain before
 		unlist  bool // the Nodes cannot be listed
 		granted bool
 	}{
@@ -99,6 +100,12 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, unnamed: true, noNode: true,
 		},
 		"M26: waits for none if its Node is lost, so that its drain timeout counts": {limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true},
+		"M26, M117: one that was held by hooks waits for none, either, if its Node is lost": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true, held: true, granted: true,
+		},
+		"M26, M117, M128: one that was held by hooks and has no nodeRef waits for none if its Node is lost": {
+			limit: 1, timeout: 60, state: answers, policy: true, unasked: true, lost: true, held: true, unnamed: true, granted: true,
+		},
 		"M39: gets the turn that comes, without having recorded that it waits": {
 			limit: 2, timeout: 60, state: answers, policy: true, unasked: true, granted: true,
 		},
@@ -140,6 +147,9 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				}
 			}
 			self := machines[0]
+			if tc.held {
+				self.Annotations[v1alpha1.DrainHeldAnnotation] = now.Add(-time.Hour).Format(time.RFC3339)
+			}
 			self.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(tc.timeout)
 			if tc.waited {
 				machinedrain.Clock{Waiting: &now}.RecordLimit(self, policy)
@@ -183,11 +193,11 @@ func TestTurnOfMachineWhoseStepFails(t *testing.T) {
 				since = now.Add(-2 * time.Minute)
 			}
 			r.blocked.Store(client.ObjectKeyFromObject(self), block{since: since})
-			err := reconcileAt(t, r, self, now)
+			err, isReleased := reconcileAt(t, r, self, now), tc.lost && !tc.held || tc.noNode
 			// without contact, it waits for that, and it is released if its Node is lost
-			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0 && !tc.lost && !tc.noNode), "%v", err)
+			g.Expect(err != nil).To(Equal(tc.state.ConsecutiveFailures == 0 && !isReleased), "%v", err)
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(self), self)).To(Succeed())
-			if tc.lost || tc.noNode {
+			if isReleased {
 				g.Expect(conditions.GetReason(self, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonTimedOut))
 				return
 			}

@@ -72,7 +72,9 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		waiting.message += "\n" + s.unreadProblem().Message
 		return s.requeueBy(nil, waiting)
 	}
-	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) || remote != nil && s.needsTurn(ctx, remote)
+	mayHaveNode := remote != nil && s.findNodeInCache(ctx, remote)
+	s.NeedsTurn = machinedrain.NeedsTurnAgain(s.machine, s.policy) ||
+		mayHaveNode && machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
 	if clock := s.clock(); clock.Waiting != nil {
 		at, granted, problem := r.blindTurn(ctx, s, clock)
 		turn := r.turnOfBlocked(ctx, s, remote)
@@ -89,18 +91,15 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 	return s.untilDeadline(waiting)
 }
 
-// needsTurn reports whether the drain of a Machine that is blocked may have to wait for a turn, see machinedrain.NeedsTurn. What blocks it
-// may precede the step that looks up the Node of a Machine without a nodeRef: the cache decides then. One without a Node waits for no turn.
-// If the Nodes cannot be read, the Machine waits.
-func (s *scope) needsTurn(ctx context.Context, remote client.Client) bool {
-	if !s.machine.Status.NodeRef.IsDefined() {
-		name, err := nodeNames(ctx, remote)(s.machine)
-		if err == nil && name == "" {
-			return false
-		}
-		s.machine.Status.NodeRef.Name, s.isNodeLookedUp = name, name != ""
+// findNodeInCache looks up the Node of a Machine that is blocked and has no nodeRef: what blocks it may precede findNode. It returns false
+// if no Node has its provider ID. If the Nodes cannot be read, the Machine may have one.
+func (s *scope) findNodeInCache(ctx context.Context, remote client.Client) (mayHaveNode bool) {
+	if s.machine.Status.NodeRef.IsDefined() {
+		return true
 	}
-	return machinedrain.NeedsTurn(s.machine, s.policy, s.nodeIn(ctx, remote), s.maintenance, s.now)
+	name, err := nodeNames(ctx, remote)(s.machine)
+	s.machine.Status.NodeRef.Name, s.isNodeLookedUp = name, name != ""
+	return err != nil || name != ""
 }
 
 // blockSince returns since when this process has found the drain of the Machine to be blocked.
