@@ -228,8 +228,9 @@ func (p *pass) because(ctx context.Context, s *subject) string {
 func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why refusal, now time.Time) {
 	// The backoff is that of the Pod: it stays if another Evacuation is created for it.
 	response := evacuation.Refusal{Reason: why.reason, RetryAfter: why.retryAfter, Took: now.Sub(s.requested)}
-	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now)                     //nolint:gosec // jitter is not security-relevant
-	observed, key := &v1alpha1.Evacuation{}, client.ObjectKeyFromObject(s.evacuation) // it may have changed during a long eviction request
+	p.state.backoffs.refuse(s.pod, response, rand.Float64(), now) //nolint:gosec // jitter is not security-relevant
+	// The Evacuation may have changed during a long eviction request.
+	observed, key := &v1alpha1.Evacuation{}, client.ObjectKeyFromObject(s.evacuation)
 	if err := p.client.Get(ctx, key, observed); err != nil || observed.UID != s.evacuation.UID {
 		return // the Evacuation was deleted, also if it was created again, or the connection is closed
 	}

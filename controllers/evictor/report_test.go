@@ -383,3 +383,13 @@ func TestEvacuationChangedDuringAnEviction(t *testing.T) {
 		})
 	}
 }
+
+// A tenant deletes and creates the Evacuation of a Pod whose eviction a webhook refuses, again and again.
+func TestBackoffOfPodWhoseEvacuationIsRecreated(t *testing.T) {
+	t.Run("E18: the Pod has the backoff of the refusal", func(t *testing.T) {
+		pod := podNamed("web", "")
+		p := passOver(t, now, onePod{pod: pod}, evacuationOf(pod, "present"))
+		p.recordRefusal(t, p.due([]v1alpha1.Evacuation{*evacuationOf(pod, "former")})[0])
+		NewWithT(t).Expect(p.state.backoffs.of(pod.UID)).To(BeTemporally(">", now), "the next pass evicts the Pod again at once")
+	})
+}

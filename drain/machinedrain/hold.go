@@ -99,7 +99,8 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 }
 
 // DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded
-// hold, or the removal of a hook of another owner whose hold was not recorded. after is nil if the Machine no longer exists.
+// hold, or the removal of a hook of another owner whose hold was not recorded. after is nil if the Machine no longer exists: that ends the
+// suspension if the Machine was paused, held or released without a drain.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	if after == nil {
 		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil)) || WasSkipped(before)
