@@ -77,6 +77,23 @@ func TestNotFoundOfAProxy(t *testing.T) {
 		s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), client: remote}
 		NewWithT(t).Expect(r.find(t.Context(), s)).NotTo(Succeed())
 	})
+	t.Run("M109: says nothing about the NodeMaintenance of a Machine whose drain was held by hooks", func(t *testing.T) {
+		s := &scope{machine: deletedMachine(), cluster: provisionedCluster()}
+		s.machine.Annotations[v1alpha1.DrainHeldAnnotation] = time.Now().Format(time.RFC3339)
+		node := nodeOf(s.machine)
+		node.Name = s.machine.Status.NodeRef.Name
+		cached := workloadCluster().WithObjects(node).Build()
+		s.client = cached
+		r := readingThrough(clustercache.NewFakeClusterCache(interceptor.NewClient(cached, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if _, is := object.(*v1alpha1.NodeMaintenance); is {
+					return remote.Get(ctx, key, object, options...)
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+		}), clusterKey))
+		NewWithT(t).Expect(r.find(t.Context(), s)).NotTo(Succeed(), "the drain counts as one that has not begun")
+	})
 	t.Run("M109: says nothing about its volumes", func(t *testing.T) {
 		_, err := readOne(t.Context(), remote, types.NamespacedName{Namespace: "default", Name: "claim"}, &corev1.PersistentVolumeClaim{})
 		NewWithT(t).Expect(err).To(HaveOccurred())

@@ -55,7 +55,7 @@ func find(ctx context.Context, remote client.Reader, id machinedrain.Identity) (
 	for _, name := range id.Names() {
 		m := &v1alpha1.NodeMaintenance{}
 		switch err := remote.Get(ctx, types.NamespacedName{Name: name}, m); {
-		case client.IgnoreNotFound(err) != nil:
+		case workload.IgnoreDoesNotExist(err) != nil:
 			return machinedrain.Found{}, errors.Wrapf(err, "getting NodeMaintenance %s", name)
 		case err == nil:
 			named[name] = m
