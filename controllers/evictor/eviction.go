@@ -167,7 +167,7 @@ func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, adm
 	live := &policyv1.PodDisruptionBudget{}
 	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
 	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
-		if client.IgnoreNotFound(err) != nil {
+		if workload.IgnoreDoesNotExist(err) != nil {
 			log.Error(err, "Failed to get the PodDisruptionBudget that granted the disruption of the Pod", "PodDisruptionBudget",
 				klog.KRef(admitted.Budget.Namespace(), admitted.Budget.Name()))
 		} else {
@@ -243,7 +243,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 			err = p.reportRefusal(ctx, live, why, now)
 		}
 	}
-	if client.IgnoreNotFound(err) != nil {
+	if workload.IgnoreDoesNotExist(err) != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction in the status of the Evacuation", "Evacuation", klog.KObj(s.evacuation))
 	}
 }
@@ -275,7 +275,7 @@ func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) (period time.Du
 func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {
-		if client.IgnoreNotFound(err) != nil {
+		if workload.IgnoreDoesNotExist(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to get PodDisruptionBudget", "PodDisruptionBudget", klog.KRef(budget.Namespace(), budget.Name()))
 		}
 		return

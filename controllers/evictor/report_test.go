@@ -49,11 +49,10 @@ func nextAction(e *v1alpha1.Evacuation, pod *corev1.Pod) evacuation.Action {
 }
 
 // recordRefusal records that a webhook refused the eviction of a Pod.
-func (p *pass) recordRefusal(t *testing.T, s *subject) {
-	t.Helper()
+func (p *pass) recordRefusal(ctx context.Context, s *subject) {
 	clock := clocktesting.NewFakeClock(now)
 	v := &Evictor{Clock: clock, Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock)}
-	v.recordRefusal(t.Context(), p, s, refusal{reason: v1alpha1.ReasonWebhookRefused, message: "denied"}, now)
+	v.recordRefusal(ctx, p, s, refusal{reason: v1alpha1.ReasonWebhookRefused, message: "denied"}, now)
 }
 
 // collected adds the Pod of an Evacuation, as the pass has observed both.
@@ -192,16 +191,26 @@ func TestReportsThatFailBesideAConflict(t *testing.T) {
 }
 
 func TestReportThatAProxyAnswers(t *testing.T) {
+	answers := func(_ context.Context, name string) error {
+		evacuations := schema.GroupResource{Resource: "evacuations"}
+		return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, evacuations, name, "page not found", 0, true)
+	}
 	t.Run("E18, M109: a report that a proxy answers with 404 is repeated", func(t *testing.T) {
 		g, p := NewWithT(t), passOver(t, now, onePod{})
 		p.clock = clocktesting.NewFakeClock(now)
 		waiting := []budgets.Waiting{p.wait(t, "a")}
-		evacuations := schema.GroupResource{Resource: "evacuations"}
-		p.beforePatches(func(_ context.Context, name string) error {
-			return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, evacuations, name, "page not found", 0, true)
-		})
+		p.beforePatches(answers)
 		p.report(t.Context(), waiting)
 		g.Expect(p.state.reports.of("a")).NotTo(BeZero(), "no event follows")
+	})
+	t.Run("E18, M109: the log has a refusal that was not counted because a proxy has answered with 404", func(t *testing.T) {
+		g, p := NewWithT(t), passOver(t, now, onePod{})
+		p.wait(t, "a")
+		p.beforePatches(answers)
+		var logged []string
+		logger := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
+		p.recordRefusal(ctrl.LoggerInto(t.Context(), logger), p.subjects["a"])
+		g.Expect(logged).To(ConsistOf(ContainSubstring("Failed to count a refused eviction")))
 	})
 }
 
@@ -315,7 +324,7 @@ func TestEvacuationRecreatedDuringAnEviction(t *testing.T) {
 	for name, report := range map[string]func(t *testing.T, p *pass){
 		"E13: a refusal is not recorded on another Evacuation of the Pod": func(t *testing.T, p *pass) {
 			t.Helper()
-			p.recordRefusal(t, p.subjects[pod.UID])
+			p.recordRefusal(t.Context(), p.subjects[pod.UID])
 		},
 		"E13: what the Pod waits for is not reported on another Evacuation of the Pod": func(t *testing.T, p *pass) {
 			t.Helper()
@@ -374,7 +383,7 @@ func TestEvacuationChangedDuringAnEviction(t *testing.T) {
 					},
 				})
 			}
-			p.recordRefusal(t, s)
+			p.recordRefusal(t.Context(), s)
 			g.Expect(p.live.Get(t.Context(), client.ObjectKeyFromObject(stored), stored)).To(Succeed())
 			next := nextAction(stored, pod)
 			g.Expect(next.Kind).To(Equal(tc.next), "%s", next.Message)
@@ -389,7 +398,7 @@ func TestBackoffOfPodWhoseEvacuationIsRecreated(t *testing.T) {
 	t.Run("E18: the Pod has the backoff of the refusal", func(t *testing.T) {
 		pod := podNamed("web", "")
 		p := passOver(t, now, onePod{pod: pod}, evacuationOf(pod, "present"))
-		p.recordRefusal(t, p.due([]v1alpha1.Evacuation{*evacuationOf(pod, "former")})[0])
+		p.recordRefusal(t.Context(), p.due([]v1alpha1.Evacuation{*evacuationOf(pod, "former")})[0])
 		NewWithT(t).Expect(p.state.backoffs.of(pod.UID)).To(BeTemporally(">", now), "the next pass evicts the Pod again at once")
 	})
 }

@@ -292,7 +292,7 @@ func (p *pass) isStillRefused(ctx context.Context, index *budgets.Index, pod bud
 	for _, budget := range covering[:min(2, len(covering))] {
 		pdb := &policyv1.PodDisruptionBudget{}
 		if err := p.live.Get(ctx, nameOf(budget), pdb); err != nil {
-			if client.IgnoreNotFound(err) != nil {
+			if workload.IgnoreDoesNotExist(err) != nil {
 				ctrl.LoggerFrom(ctx).Error(err, "Failed to get PodDisruptionBudget", "PodDisruptionBudget", klog.KRef(budget.Namespace(), budget.Name()))
 			}
 			return false
