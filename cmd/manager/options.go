@@ -84,7 +84,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Reconcile only objects whose label %s has this value. If empty, reconcile all objects.",
 		clusterv1.WatchLabel))
 	fs.StringVar(&o.nodeAgentImage, "node-agent-image", "", "Image of the node agent, for Clusters whose MachineDrainPolicy enables it (feature gate "+
-		"NodeAgent). If empty, no node agent is installed.")
+		"NodeAgent). If empty, no node agent is installed, and those that are installed are removed.")
 	fs.StringVar(&o.watchNamespace, "namespace", "", "Reconcile only objects in this namespace of the management cluster. If empty, reconcile objects in all "+
 		"namespaces.")
 	fs.DurationVar(&o.syncPeriod, "sync-period", 10*time.Minute, "The minimum interval at which all objects are reconciled, even without a change.")
