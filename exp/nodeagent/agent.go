@@ -90,7 +90,6 @@ func (r RuntimeState) Observe(err error) RuntimeState {
 // Run runs the agent until ctx is done. config applies until the agent has observed the Node.
 func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	a.nodeChanged, a.staticPodsChanged = make(chan struct{}, 1), make(chan struct{}, 1)
-	changed := a.Keeper.Changed()
 	a.mu.Lock()
 	a.observed.Settings.Config = config
 	a.mu.Unlock()
@@ -109,12 +108,16 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	} {
 		running.Go(func() { loop(ctx) })
 	}
-	for {
+	a.followShutdowns(ctx)
+}
+
+// followShutdowns carries out each shutdown, and completes the NodeMaintenance of one that was cancelled while the agent did not run.
+func (a *Agent) followShutdowns(ctx context.Context) {
+	for changed := a.Keeper.Changed(); ; {
 		switch lock := a.Keeper.State(); {
 		case lock.Preparing:
 			a.shutDown(ctx)
-		case lock.Held && a.State.Shutdown() != nil:
-			// The shutdown was cancelled while the agent did not run: logind grants no locks during a shutdown.
+		case lock.Known && a.State.Shutdown() != nil:
 			a.completeAfterCancellation(ctx)
 		}
 		select {

@@ -68,6 +68,12 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	}, err
 }
 
+func (s *apiServer) stage() v1alpha1.NodeMaintenanceStage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maintenance.Spec.Stage
+}
+
 func (s *apiServer) set(m *v1alpha1.NodeMaintenance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +114,7 @@ func TestCancelledShutdown(t *testing.T) {
 			agent.completeAfterCancellation(t.Context())
 			synctest.Wait()
 			time.Sleep(time.Minute)
-			g.Expect(server.maintenance).To(HaveField("Spec.Stage", v1alpha1.StageComplete))
+			g.Expect(server.stage()).To(Equal(v1alpha1.StageComplete))
 			g.Expect(agent.State.Shutdown()).To(BeNil())
 		})
 	})
@@ -120,6 +126,26 @@ func TestCancelledShutdown(t *testing.T) {
 			g.Expect(time.Since(start)).To(BeNumerically("<", 3200*time.Millisecond))
 			g.Expect(agent.State.Shutdown()).NotTo(BeNil(), "its NodeMaintenance is not complete")
 		})
+	})
+	t.Run("S61, S63: an agent that no longer delays shutdowns completes the NodeMaintenance, too, but not before logind answers", func(t *testing.T) {
+		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}
+		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{}}
+		agent.Keeper = keeperOn(t, bus) // DelayFor was not called: it takes no lock
+		go agent.followShutdowns(t.Context())
+		g.Consistently(agent.State.Shutdown, 300*time.Millisecond).ShouldNot(BeNil(), "the shutdown may still be in progress")
+		bus.set("PreparingForShutdown", false)
+		g.Eventually(agent.State.Shutdown, "5s").Should(BeNil())
+		g.Expect(server.stage()).To(Equal(v1alpha1.StageComplete))
+	})
+	t.Run("S61: the cancellation is observed also if logind did not answer when it had restarted", func(t *testing.T) {
+		g, bus := NewWithT(t), &systemBus{answers: map[string]any{"PreparingForShutdown": true}}
+		keeper := keeperOn(t, bus)
+		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		bus.set("PreparingForShutdown", nil)
+		bus.signal("/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", ":1.1", ":1.2")
+		g.Eventually(keeper.State).Should(And(HaveField("Preparing", true), HaveField("Known", false)))
+		bus.set("PreparingForShutdown", false)
+		g.Eventually(keeper.State, "5s").Should(And(HaveField("Preparing", false), HaveField("Known", true)))
 	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -38,8 +38,10 @@ const RuntimeDropIns = "/run/systemd/logind.conf.d"
 type State struct {
 	// Held is true if the Keeper holds a lock and is connected to the bus, so that it delays a shutdown and is notified of it.
 	Held bool
-	// Preparing is true while a shutdown is in progress.
+	// Preparing is true while a shutdown is in progress. It is false, too, before logind has answered for the first time.
 	Preparing bool
+	// Known is true once logind has answered whether a shutdown is in progress, and false again while it does not answer.
+	Known bool
 	// DelayMax is the maximum delay that logind allows (InhibitDelayMaxSec).
 	DelayMax time.Duration
 	// Problem explains why there is no lock, or why the delay is shorter than configured. Empty if there is no problem.
@@ -152,7 +154,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		}
 		klog.FromContext(ctx).V(2).Info("Lost the connection to the system bus, reconnecting", "err", err)
-		k.update(func(s *State) { s.Problem = "cannot use the system bus: " + err.Error() })
+		k.update(func(s *State) { s.Problem, s.Known = "cannot use the system bus: "+err.Error(), false })
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryAfter):
@@ -197,7 +199,7 @@ func (k *Keeper) session(ctx context.Context) error {
 			}
 			k.handle(ctx, conn, signal)
 		case <-time.After(retryAfter):
-			if s := k.State(); !s.Held && !s.Preparing && k.wantsLock() { // logind may start after the bus
+			if s := k.State(); !s.Known || !s.Preparing && !s.Held && k.wantsLock() { // logind may start after the bus
 				k.takeLock(ctx, conn)
 			}
 		}
@@ -246,7 +248,7 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	if !ok {
 		return // not a signal of logind
 	}
-	k.update(func(s *State) { s.Preparing = preparing })
+	k.update(func(s *State) { s.Preparing, s.Known = preparing, true })
 	if !preparing && !k.State().Held {
 		k.takeLock(ctx, conn)
 	}
@@ -263,8 +265,8 @@ func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
 	}
 	preparing, err := property[bool](logind, "PreparingForShutdown")
 	k.update(func(s *State) {
-		s.Problem = problem
-		if err == nil {
+		s.Problem, s.Known = problem, err == nil
+		if s.Known {
 			s.Preparing = preparing
 		}
 	})
