@@ -52,16 +52,40 @@ type Agent struct {
 // Observed is what the agent has observed on its node.
 type Observed struct {
 	Settings Settings
-	// KubeletTerminatesPods is true if the kubelet's own graceful shutdown is enabled.
-	KubeletTerminatesPods bool
+	// Kubelet is the state of the kubelet.
+	Kubelet KubeletState
 	// Requested is true once the NodeMaintenance of the present or last shutdown exists.
 	Requested bool
-	// KubeletElsewhere is true if the kubelet runs, but not as kubelet.service of systemd.
-	KubeletElsewhere bool
-	// KubeletProblem explains why the agent cannot stop the kubelet, or may not be able to. Empty if it can.
-	KubeletProblem string
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
+}
+
+// KubeletState is what the agent has observed when the kubelet answered last. It is stored, because a kubelet may not answer during a
+// shutdown, and without the API server an agent that restarts does not know its port.
+type KubeletState struct {
+	// TerminatesPods is true if the kubelet's own graceful shutdown is enabled.
+	TerminatesPods bool `json:"terminatesPods"`
+	// Elsewhere is true if the kubelet runs, but not as kubelet.service of systemd.
+	Elsewhere bool `json:"elsewhere"`
+	// Problem explains why the agent cannot stop the kubelet, or may not be able to. Empty if it can.
+	Problem string `json:"problem"`
+}
+
+// Observe returns the state when the kubelet has answered. inUnit and err are the answer of systemd to the question whether it runs the
+// kubelet as kubelet.service.
+func (k KubeletState) Observe(terminatesPods, inUnit bool, err error) KubeletState {
+	k.TerminatesPods = terminatesPods
+	switch {
+	case errors.Is(err, logind.ErrDisconnected): // the condition reports this
+	case err != nil:
+		k.Problem = err.Error()
+	case !inUnit:
+		k.Elsewhere, k.Problem = true,
+			"it runs, but not as kubelet.service of systemd. The agent does not support k3s, RKE2, k0s and MicroK8s, which run it in other units"
+	default:
+		k.Elsewhere, k.Problem = false, ""
+	}
+	return k
 }
 
 // RuntimeState is the state of the container runtime.
@@ -91,7 +115,7 @@ func (r RuntimeState) Observe(err error) RuntimeState {
 func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 	a.nodeChanged, a.staticPodsChanged = make(chan struct{}, 1), make(chan struct{}, 1)
 	a.mu.Lock()
-	a.observed.Settings.Config = config
+	a.observed.Settings.Config, a.observed.Kubelet = config, a.State.Kubelet()
 	a.mu.Unlock()
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -205,36 +229,22 @@ func (a *Agent) refresh(ctx context.Context) bool {
 	if port == 0 {
 		return false
 	}
+	// First, so that a kubelet that answers thereafter does not run in the unit that systemd says it does not run.
+	inUnit, unitErr := a.Keeper.RunsKubelet(ctx)
 	graceful, err := a.Kubelet.HasGracefulShutdown(ctx, port)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to read the configuration of the kubelet")
 		return false
 	}
 	a.mu.Lock()
-	a.observed.KubeletTerminatesPods = graceful
+	a.observed.Kubelet = a.observed.Kubelet.Observe(graceful, inUnit, unitErr)
+	err = a.State.SetKubelet(a.observed.Kubelet)
 	a.mu.Unlock()
-	a.observeUnit(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to store the state of the kubelet")
+	}
 	notify(a.nodeChanged)
 	return a.refreshPods(ctx, port)
-}
-
-// observeUnit stores whether systemd runs the kubelet, which has just answered, as kubelet.service.
-func (a *Agent) observeUnit(ctx context.Context) {
-	runs, err := a.Keeper.RunsKubelet(ctx)
-	if errors.Is(err, logind.ErrDisconnected) {
-		return // the condition reports this
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case err != nil:
-		a.observed.KubeletProblem = err.Error()
-	case !runs:
-		a.observed.KubeletElsewhere, a.observed.KubeletProblem = true,
-			"it runs, but not as kubelet.service of systemd. The agent does not support k3s, RKE2, k0s and MicroK8s, which run it in other units"
-	default:
-		a.observed.KubeletElsewhere, a.observed.KubeletProblem = false, ""
-	}
 }
 
 func (a *Agent) refreshPods(ctx context.Context, port int32) bool {
@@ -276,7 +286,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 
 // Ready returns whether the agent can delay a shutdown and terminate Pods, or need not. It is the readiness of the agent's Pod.
 func (o Observed) Ready(lock logind.State) bool {
-	return !o.Settings.Enabled() || lock.Held && (o.KubeletTerminatesPods || o.Runtime.Known && o.Runtime.Problem == "")
+	return !o.Settings.Enabled() || lock.Held && (o.Kubelet.TerminatesPods || o.Runtime.Known && o.Runtime.Problem == "")
 }
 
 // Condition returns the condition that the agent reports on its Node.
@@ -289,7 +299,7 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	case !lock.Held && !lock.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
 		condition.Message = "The agent cannot delay a shutdown of the Node: " + lock.Problem
-	case o.KubeletTerminatesPods:
+	case o.Kubelet.TerminatesPods:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
 	case lock.Preparing && o.Requested:
@@ -300,10 +310,10 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
 		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
 			"Start the runtime, or fix the agent's flag --container-runtime and its volumes: " + o.Runtime.Problem
-	case o.KubeletProblem != "":
+	case o.Kubelet.Problem != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletNotStopped
 		condition.Message = "The agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts the Pods that the agent " +
-			"terminates: " + o.KubeletProblem
+			"terminates: " + o.Kubelet.Problem
 	case o.Settings.Problem != "":
 		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, o.Settings.Problem
 	case lock.Problem != "":

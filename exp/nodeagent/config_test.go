@@ -109,11 +109,11 @@ func TestCondition(t *testing.T) {
 	t.Run("S62: is False while the agent cannot stop the kubelet, which does not matter where the kubelet terminates the Pods", func(t *testing.T) {
 		g := NewWithT(t)
 		o := observed(patient)
-		o.KubeletProblem = "it runs, but not as kubelet.service"
+		o.Kubelet.Problem = "it runs, but not as kubelet.service"
 		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletNotStopped),
-			HaveField("Message", ContainSubstring(o.KubeletProblem))))
-		o.KubeletTerminatesPods = true
-		g.Expect((nodeagent.Observed{Settings: patient, KubeletTerminatesPods: true}).Ready(held)).To(BeTrue(), "it needs no container runtime")
+			HaveField("Message", ContainSubstring(o.Kubelet.Problem))))
+		o.Kubelet.TerminatesPods = true
+		g.Expect((nodeagent.Observed{Settings: patient, Kubelet: o.Kubelet}).Ready(held)).To(BeTrue(), "it needs no container runtime")
 		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
 	})
 	t.Run("S63: is False and ready where the configuration disables the delay", func(t *testing.T) {

@@ -58,7 +58,7 @@ func (a *Agent) shutDown(ctx context.Context) {
 		observed := maintenance.observed()
 		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
 		a.mu.Lock()
-		observed.KubeletTerminatesPods = a.observed.KubeletTerminatesPods
+		observed.KubeletTerminatesPods = a.observed.Kubelet.TerminatesPods
 		a.mu.Unlock()
 		next, why := shutdown.Decide(config, observed)
 		if next != action {
@@ -284,7 +284,7 @@ func (e *podTermination) stop(ctx context.Context) {
 func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (stopsKubelet bool) {
 	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
-	port, stoppable := a.port(), !a.observed.KubeletElsewhere
+	port, stoppable := a.port(), !a.observed.Kubelet.Elsewhere
 	a.mu.Unlock()
 	if port != 0 {
 		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))

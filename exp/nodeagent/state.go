@@ -35,6 +35,7 @@ func (s *Shutdown) continues(lock logind.State) bool {
 const (
 	shutdownFile = "shutdown.json"
 	podsFile     = "pods.json"
+	kubeletFile  = "kubelet.json"
 	configFile   = "config.json"
 	readyFile    = "ready"
 )
@@ -80,6 +81,16 @@ func (s State) KnownPods() map[string]shutdown.Known {
 
 // SetKnownPods stores what the kubelet reports about its Pods, by UID.
 func (s State) SetKnownPods(pods map[string]shutdown.Known) error { return s.write(podsFile, pods) }
+
+// Kubelet returns the stored state of the kubelet.
+func (s State) Kubelet() KubeletState {
+	kubelet := KubeletState{}
+	s.read(kubeletFile, &kubelet)
+	return kubelet
+}
+
+// SetKubelet stores the state of the kubelet.
+func (s State) SetKubelet(kubelet KubeletState) error { return s.write(kubeletFile, kubelet) }
 
 // Ready reports whether the agent would delay a shutdown and can terminate Pods. It is the readiness of the agent's Pod.
 func (s State) Ready() bool {

@@ -22,7 +22,15 @@ type systemBus struct {
 	mu sync.Mutex
 	// answers are the results of methods, and the values of properties.
 	answers map[string]any
+	called  map[string]int
 	conn    net.Conn
+}
+
+// calls returns how often a method was called.
+func (b *systemBus) calls(method string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.called[method]
 }
 
 // keeperOn returns a Keeper that is connected to the bus.
@@ -45,6 +53,7 @@ func keeperOn(t *testing.T, bus *systemBus) *logind.Keeper {
 			go bus.serve(conn)
 		}
 	}()
+	bus.called = map[string]int{}
 	keeper := &logind.Keeper{Socket: socket}
 	go keeper.Run(t.Context())
 	return keeper
@@ -103,6 +112,7 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 		name, _ = request.Body[1].(string)
 	}
 	answer := b.answers[name]
+	b.called[name]++
 	headers := map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(request.Serial())}
 	switch {
 	case name == "Hello":

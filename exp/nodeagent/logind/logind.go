@@ -369,7 +369,7 @@ func property[T any](object dbus.BusObject, name string) (T, error) {
 // ErrDisconnected means that the Keeper is not connected to the system bus.
 var ErrDisconnected = errors.New("not connected to the system bus")
 
-// RunsKubelet reports whether systemd runs the kubelet as kubelet.service.
+// RunsKubelet reports whether systemd runs the kubelet as kubelet.service, also while it starts or stops it.
 func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 	k.mu.Lock()
 	conn := k.conn
@@ -391,7 +391,7 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 		return false, errors.Wrapf(err, "reading the state of %s from systemd", kubeletUnit)
 	}
 	state, _ := variant.Value().(string)
-	return slices.Contains([]string{"active", "activating", "reloading", "refreshing"}, state), nil
+	return slices.Contains([]string{"active", "activating", "deactivating", "reloading", "refreshing"}, state), nil
 }
 
 // StopKubelet has systemd stop the kubelet.

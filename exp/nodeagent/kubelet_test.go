@@ -1,0 +1,76 @@
+package nodeagent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	. "github.com/onsi/gomega"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/containers"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/kubelet"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
+)
+
+// withoutRuntime gives the agent a container runtime that does not answer.
+func withoutRuntime(t *testing.T, agent *Agent) {
+	t.Helper()
+	var err error
+	agent.Runtime, err = containers.Connect("agent", "/does/not/exist")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
+
+func TestKubeletIsStopping(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after string
+		want          bool
+	}{
+		"S62: a kubelet that is being stopped runs in its unit":                      {"deactivating", "deactivating", false},
+		"S62: a kubelet that stops when it has answered runs in its unit":            {"active", "inactive", false},
+		"S62: a kubelet that answers while its unit does not run is in another unit": {"inactive", "inactive", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "GetUnit": dbus.ObjectPath("/kubelet"), "ActiveState": tc.before}}
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				bus.set("ActiveState", tc.after)
+				_, _ = w.Write([]byte("{}"))
+			}))
+			t.Cleanup(server.Close)
+			address, err := url.Parse(server.URL)
+			g.Expect(err).NotTo(HaveOccurred())
+			port, err := strconv.ParseInt(address.Port(), 10, 32)
+			g.Expect(err).NotTo(HaveOccurred())
+			token := filepath.Join(t.TempDir(), "token")
+			g.Expect(os.WriteFile(token, []byte("token"), 0o600)).To(Succeed())
+			agent := agentOf(t, &apiServer{})
+			agent.node, agent.Keeper, agent.Kubelet = nodeOf("u1"), keeperOn(t, bus), kubelet.New(token)
+			agent.node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+			withoutRuntime(t, agent)
+			g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+			g.Expect(agent.refresh(t.Context())).To(BeTrue())
+			g.Expect(agent.State.Kubelet().Elsewhere).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestRestartInShutdown(t *testing.T) {
+	t.Run("S7: without the API server, an agent that has restarted in a shutdown leaves the Pods to the kubelet that terminates them", func(t *testing.T) {
+		g := NewWithT(t)
+		agent := agentOf(t, &apiServer{hangs: true})
+		g.Expect(agent.State.SetKubelet(KubeletState{TerminatesPods: true})).To(Succeed())
+		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": true}}
+		agent.Keeper, agent.Manifests = keeperOn(t, bus), manifests.Store{Dir: t.TempDir()}
+		withoutRuntime(t, agent)
+		go agent.Run(t.Context(), shutdown.Defaults())
+		g.Eventually(agent.State.Shutdown, 10*time.Second).Should(HaveField("Released", true))
+		g.Expect(bus.calls("StopUnit")).To(BeZero())
+	})
+}
