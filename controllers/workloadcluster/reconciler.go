@@ -274,10 +274,15 @@ func (r *Reconciler) lastCheck(cluster types.NamespacedName) check {
 }
 
 func (r *Reconciler) disconnect(cluster types.NamespacedName) {
+	r.forget(cluster)
+	r.Clusters.Disconnect(cluster)
+}
+
+// forget removes what is kept in memory while a workload cluster is connected.
+func (r *Reconciler) forget(cluster types.NamespacedName) {
 	r.checks.Delete(cluster)
 	r.claimed.Delete(cluster)
 	r.holding.Delete(cluster)
-	r.Clusters.Disconnect(cluster)
 }
 
 // reportRestored logs and counts what was restored, and records an event on the Cluster.
@@ -308,9 +313,7 @@ func (r *Reconciler) activeCluster(ctx context.Context, key types.NamespacedName
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.checks.Delete(key)
-			r.claimed.Delete(key)
-			r.holding.Delete(key)
+			r.forget(key)
 			r.Clusters.Forget(key)
 			return nil, nil
 		}
