@@ -252,9 +252,10 @@ func findNodeAgent(ctx context.Context, live client.Client) (*metav1.PartialObje
 }
 
 // holdingNodes returns the names of the Nodes on which an agent may hold static Pods. It removes the drain targets of static Pods if no
-// other controller does, because no maintenance is in progress or the feature gate is off: the agents then restore the manifests.
+// other controller does, because no maintenance is in progress, or only those of this management cluster and the feature gate is off: the
+// agents then restore the manifests.
 func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client, cluster types.NamespacedName) (string, error) {
-	isBusy, err := r.hasMaintenances(ctx, cluster)
+	own, others, err := r.maintenancesInProgress(ctx, cluster)
 	if err != nil {
 		return "", err
 	}
@@ -270,7 +271,7 @@ func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client, clust
 			continue
 		}
 		names = append(names, node.Name)
-		if isBusy && r.NodeAgentImage != "" {
+		if others || own && r.NodeAgentImage != "" {
 			continue
 		}
 		before := node.DeepCopy()

@@ -268,6 +268,25 @@ func TestNodeAgentIsKept(t *testing.T) {
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
 	})
+	t.Run("S71, S72: they are not released while a maintenance of another management cluster drains them", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.ensure()
+		deletePolicy(s)
+		targets := map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}
+		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: targets}})).To(Succeed())
+		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
+			Annotations: map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "there"},
+		}})).To(Succeed())
+		for _, image := range []string{s.NodeAgentImage, ""} {
+			s.NodeAgentImage = image
+			s.ensure()
+			node := &corev1.Node{}
+			s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
+			s.Expect(node.Annotations).To(Equal(targets), "the controllers there would write them again")
+			s.Expect(s.agent()).NotTo(BeNil())
+		}
+	})
 	t.Run("S71: without the feature gate, they are released although a maintenance drains them", func(t *testing.T) {
 		s := newAgentScene(t)
 		now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))

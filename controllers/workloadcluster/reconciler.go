@@ -348,7 +348,8 @@ func (r *Reconciler) isManaged(ctx context.Context, cluster *clusterv1.Cluster) 
 	if isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || isBusy {
 		return isBusy, err
 	}
-	return r.hasMaintenances(ctx, key)
+	own, _, err := r.maintenancesInProgress(ctx, key)
+	return own, err
 }
 
 func listPolicies(ctx context.Context, reader client.Reader, namespace string) ([]v1alpha1.MachineDrainPolicy, error) {
@@ -357,25 +358,29 @@ func listPolicies(ctx context.Context, reader client.Reader, namespace string) (
 	return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", namespace)
 }
 
-// hasMaintenances reports whether NodeMaintenances in a workload cluster have the finalizer of the manager: they have changed Nodes, and no
-// other manager is known to complete them. They continue even if the last policy has been deleted, also after a restart.
-func (r *Reconciler) hasMaintenances(ctx context.Context, cluster types.NamespacedName) (bool, error) {
+// maintenancesInProgress reports whether NodeMaintenances in a workload cluster have the finalizer of a manager, and thus have changed Nodes.
+// own are those that no other management cluster is known to complete. They continue even if the last policy has been deleted, also after
+// a restart.
+func (r *Reconciler) maintenancesInProgress(ctx context.Context, cluster types.NamespacedName) (own, others bool, err error) {
 	live, err := r.Clusters.UncachedClient(ctx, cluster)
 	if err != nil {
-		return false, nil //nolint:nilerr // without a connection, nothing is known; Reconcile asks again
+		return false, false, nil //nolint:nilerr // without a connection, nothing is known; Reconcile asks again
 	}
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
 	if err := live.List(ctx, all); err != nil {
 		if workload.NotServed(err) || meta.IsNoMatchError(err) {
-			return false, nil
+			return false, false, nil
 		}
-		return false, errors.Wrapf(err, "listing the NodeMaintenances of Cluster %s", cluster)
+		return false, false, errors.Wrapf(err, "listing the NodeMaintenances of Cluster %s", cluster)
 	}
-	return slices.ContainsFunc(all.Items, func(m metav1.PartialObjectMetadata) bool {
-		owner := cmp.Or(m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], r.ManagementCluster)
-		return slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) && owner == r.ManagementCluster
-	}), nil
+	for i := range all.Items {
+		if m := &all.Items[i]; slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) {
+			isOwn := cmp.Or(m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], r.ManagementCluster) == r.ManagementCluster
+			own, others = own || isOwn, others || !isOwn
+		}
+	}
+	return own, others, nil
 }
 
 // hasMachine reports whether the Cluster has a Machine that matches.
