@@ -122,7 +122,8 @@ func TestManagedWithoutPolicy(t *testing.T) {
 	} {
 		t.Run("R63: manages a Cluster that no policy selects while it has a maintenance to end: it has "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			r, key := over(fake.NewClientBuilder().Build())
+			remote := fakes.Client()
+			r, key := over(remote)
 			g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
 			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 				Namespace: key.Namespace, Name: "m", UID: "m", Labels: map[string]string{clusterv1.ClusterNameLabel: key.Name}, Annotations: tc.annotations,
@@ -131,7 +132,7 @@ func TestManagedWithoutPolicy(t *testing.T) {
 				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: tc.reason}}
 			}
 			g.Expect(r.Client.Create(t.Context(), m)).To(Succeed())
-			g.Expect(r.isManaged(t.Context(), clusterOf(key))).To(Equal(tc.managed))
+			g.Expect(r.isManaged(t.Context(), remote, clusterOf(key))).To(Equal(tc.managed))
 		})
 	}
 }
@@ -158,17 +159,18 @@ func TestManagesMaintenances(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			r, key := over(fake.NewClientBuilder().WithScheme(fakes.Scheme()).WithObjects(tc.objects...).WithInterceptorFuncs(interceptor.Funcs{
+			remote := fake.NewClientBuilder().WithScheme(fakes.Scheme()).WithObjects(tc.objects...).WithInterceptorFuncs(interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if tc.answer != nil {
 						return tc.answer
 					}
 					return c.List(ctx, list, options...)
 				},
-			}).Build())
+			}).Build()
+			r, key := over(remote)
 			r.ManagementCluster = "here"
 			g.Expect(r.Client.Delete(t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "all"}})).To(Succeed())
-			managed, err := r.isManaged(t.Context(), clusterOf(key))
+			managed, err := r.isManaged(t.Context(), remote, clusterOf(key))
 			g.Expect(err != nil).To(Equal(tc.fails))
 			g.Expect(managed).To(Equal(tc.managed))
 		})

@@ -190,7 +190,7 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 		return drainingCheckInterval, err
 	}
 	key := client.ObjectKeyFromObject(cluster)
-	if holding, err := r.holdingNodes(ctx, live, key); err != nil || holding != "" {
+	if holding, err := r.holdingNodes(ctx, live); err != nil || holding != "" {
 		if err == nil {
 			r.holding.Store(key, r.Clock.Now())
 			r.reportUnchanged(ctx, cluster, "it restores the static Pods of Node "+holding+" first, when no NodeMaintenance drains them any more")
@@ -254,8 +254,8 @@ func findNodeAgent(ctx context.Context, live client.Client) (*metav1.PartialObje
 // holdingNodes returns the names of the Nodes on which an agent may hold static Pods. It removes the drain targets of static Pods if no
 // other controller does, because no maintenance is in progress, or only those of this management cluster and the feature gate is off: the
 // agents then restore the manifests.
-func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client, cluster types.NamespacedName) (string, error) {
-	own, others, err := r.maintenancesInProgress(ctx, cluster)
+func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client) (string, error) {
+	own, others, err := r.maintenancesInProgress(ctx, live)
 	if err != nil {
 		return "", err
 	}

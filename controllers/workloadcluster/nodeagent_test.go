@@ -15,12 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -267,6 +270,21 @@ func TestNodeAgentIsKept(t *testing.T) {
 		now.SetTime(now.Now().Add(after))
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
+	})
+	t.Run("S71: they are not released while it is not known whether a maintenance drains them", func(t *testing.T) {
+		s := newAgentScene(t)
+		s.ensure()
+		deletePolicy(s)
+		targets := map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}
+		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: targets}})).To(Succeed())
+		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
+			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
+		}})).To(Succeed())
+		s.Clusters = workload.NewClusters(s.Client, clustercache.NewFakeEmptyClusterCache(), s.Client.Scheme(), workload.Limits{}, clock.RealClock{})
+		s.ensure() // the connection was lost meanwhile
+		node := &corev1.Node{}
+		s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
+		s.Expect(node.Annotations).To(Equal(targets))
 	})
 	t.Run("S71, S72: they are not released while a maintenance of another management cluster drains them", func(t *testing.T) {
 		s := newAgentScene(t)

@@ -143,7 +143,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	isManaged, err := r.isManaged(ctx, cluster)
+	isManaged, err := r.isManaged(ctx, live, cluster)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -331,7 +331,7 @@ func (r *Reconciler) activeCluster(ctx context.Context, key types.NamespacedName
 
 // isManaged reports whether a MachineDrainPolicy selects or may select a Cluster, or one of its Machines may have a NodeMaintenance, or
 // another one is in progress there.
-func (r *Reconciler) isManaged(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+func (r *Reconciler) isManaged(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) (bool, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	policies, err := listPolicies(ctx, r.Client, key.Namespace)
 	if err != nil {
@@ -348,7 +348,7 @@ func (r *Reconciler) isManaged(ctx context.Context, cluster *clusterv1.Cluster) 
 	if isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || isBusy {
 		return isBusy, err
 	}
-	own, _, err := r.maintenancesInProgress(ctx, key)
+	own, _, err := r.maintenancesInProgress(ctx, live)
 	return own, err
 }
 
@@ -361,18 +361,14 @@ func listPolicies(ctx context.Context, reader client.Reader, namespace string) (
 // maintenancesInProgress reports whether NodeMaintenances in a workload cluster have the finalizer of a manager, and thus have changed Nodes.
 // own are those that no other management cluster is known to complete. They continue even if the last policy has been deleted, also after
 // a restart.
-func (r *Reconciler) maintenancesInProgress(ctx context.Context, cluster types.NamespacedName) (own, others bool, err error) {
-	live, err := r.Clusters.UncachedClient(ctx, cluster)
-	if err != nil {
-		return false, false, nil //nolint:nilerr // without a connection, nothing is known; Reconcile asks again
-	}
+func (r *Reconciler) maintenancesInProgress(ctx context.Context, live client.Client) (own, others bool, err error) {
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
 	if err := live.List(ctx, all); err != nil {
 		if workload.NotServed(err) || meta.IsNoMatchError(err) {
 			return false, false, nil
 		}
-		return false, false, errors.Wrapf(err, "listing the NodeMaintenances of Cluster %s", cluster)
+		return false, false, errors.Wrap(err, "listing NodeMaintenances")
 	}
 	for i := range all.Items {
 		if m := &all.Items[i]; slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) {
