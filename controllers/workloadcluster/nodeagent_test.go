@@ -2,6 +2,7 @@ package workloadcluster
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -213,6 +214,15 @@ func TestNodeAgentIsKept(t *testing.T) {
 			}})).To(Succeed())
 			deletePolicy(s)
 		}, "it restores the static Pods of Node n1 first", false},
+		"S71: a proxy answers that it does not exist": {func(s *agentScene) {
+			deletePolicy(s)
+			s.remoteGet = func(object client.Object) error {
+				if object.GetObjectKind().GroupVersionKind().Kind != daemonSetKind {
+					return nil
+				}
+				return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{}, "capnm-node-agent", "page not found", 0, true)
+			}
+		}, "", true},
 		"S72: another management cluster has installed it": {func(s *agentScene) {
 			s.setOwner("there")
 			deletePolicy(s)
