@@ -100,7 +100,7 @@ func (a *Agent) followConfigMap(ctx context.Context) {
 // configure determines the settings, and stores the configuration for the process that holds the second lock and for an agent that
 // restarts during a shutdown. The caller must hold a.mu.
 func (a *Agent) configure(ctx context.Context) {
-	if a.node == nil || a.Keeper.State().Preparing {
+	if a.node == nil || a.mayShutDown() {
 		return
 	}
 	settings := a.Configs.For(a.node.Labels, a.observed.Settings)

@@ -84,6 +84,12 @@ func (a *Agent) shutDown(ctx context.Context) {
 	a.completeAfterCancellation(ctx)
 }
 
+// mayShutDown reports whether a shutdown is in progress, or may be: one is stored, and logind has not said that it was cancelled.
+func (a *Agent) mayShutDown() bool {
+	lock := a.Keeper.State()
+	return lock.Preparing || !lock.Known && a.State.Shutdown() != nil
+}
+
 // release releases the agent's lock, and stores that it has. The other container then releases the second lock.
 func (a *Agent) release(ctx context.Context, begun Shutdown) {
 	a.Keeper.Release()
@@ -369,7 +375,7 @@ func (a *Agent) terminatePhase(ctx context.Context, pods []shutdown.Termination)
 func (a *Agent) completeAfterBoot(ctx context.Context) {
 	for done := ""; ctx.Err() == nil; pause(ctx, cleanupInterval) {
 		config := a.currentSettings().Config
-		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.Keeper.State().Preparing {
+		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.mayShutDown() {
 			m, err := a.Cluster.Maintenance(ctx, shutdown.NamePrefix+a.Node)
 			if err == nil && m != nil && shutdown.Completes(m, node.Status.NodeInfo.BootID, config) {
 				_, err = a.Cluster.CompleteMaintenance(ctx, m.Name)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +156,21 @@ func TestCancelledShutdown(t *testing.T) {
 			agent.completeAfterCancellation(t.Context())
 			g.Expect(agent.State.Shutdown()).To(BeNil())
 		})
+	})
+}
+
+func TestConfigurationInShutdown(t *testing.T) {
+	t.Run("S63: an agent that restarts in a shutdown keeps its configuration until logind says that none is in progress", func(t *testing.T) {
+		g := NewWithT(t)
+		agent := agentOf(t, &apiServer{})
+		agent.Configs.File = filepath.Join(t.TempDir(), "config.yaml")
+		g.Expect(os.WriteFile(agent.Configs.File, []byte("shutdownGracePeriod: 0s"), 0o600)).To(Succeed())
+		agent.observeNode(t.Context(), nodeOf("u1"))
+		g.Expect(agent.currentSettings().Enabled()).To(BeTrue())
+		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": false}})
+		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		agent.observeNode(t.Context(), nodeOf("u1"))
+		g.Expect(agent.currentSettings().Enabled()).To(BeFalse())
 	})
 }
 
