@@ -214,7 +214,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 			}})).To(Succeed())
 			deletePolicy(s)
 		}, "it restores the static Pods of Node n1 first", false},
-		"S71: a proxy answers that it does not exist": {func(s *agentScene) {
+		"S71: a proxy answers that the DaemonSet does not exist": {func(s *agentScene) {
 			deletePolicy(s)
 			s.remoteGet = func(object client.Object) error {
 				if object.GetObjectKind().GroupVersionKind().Kind != daemonSetKind {
@@ -281,7 +281,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
 	})
-	t.Run("S71: they are not released while it is not known whether a maintenance drains them", func(t *testing.T) {
+	t.Run("S71: static Pods are not released while it is not known whether a maintenance drains them", func(t *testing.T) {
 		s := newAgentScene(t)
 		s.ensure()
 		deletePolicy(s)
@@ -296,7 +296,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 		s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
 		s.Expect(node.Annotations).To(Equal(targets))
 	})
-	t.Run("S71, S72: they are not released while a maintenance of another management cluster drains them", func(t *testing.T) {
+	t.Run("S71, S72: static Pods are not released while a maintenance of another management cluster drains them", func(t *testing.T) {
 		s := newAgentScene(t)
 		s.ensure()
 		deletePolicy(s)
@@ -315,7 +315,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 			s.Expect(s.agent()).NotTo(BeNil())
 		}
 	})
-	t.Run("S71: without the feature gate, they are released although a maintenance drains them", func(t *testing.T) {
+	t.Run("S71: without the feature gate, static Pods are released although a maintenance drains them", func(t *testing.T) {
 		s := newAgentScene(t)
 		now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 		s.Clock = now

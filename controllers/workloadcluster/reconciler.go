@@ -358,9 +358,9 @@ func listPolicies(ctx context.Context, reader client.Reader, namespace string) (
 	return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", namespace)
 }
 
-// maintenancesInProgress reports whether NodeMaintenances in a workload cluster have the finalizer of a manager, and thus have changed Nodes.
-// own are those that no other management cluster is known to complete. They continue even if the last policy has been deleted, also after
-// a restart.
+// maintenancesInProgress reports whether NodeMaintenances in a workload cluster have the finalizer of a manager, and so have changed Nodes:
+// others if another management cluster completes them, own if none is known to. Those continue even if the last policy has been deleted,
+// also after a restart.
 func (r *Reconciler) maintenancesInProgress(ctx context.Context, live client.Client) (own, others bool, err error) {
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
