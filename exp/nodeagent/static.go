@@ -8,6 +8,7 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -128,25 +129,14 @@ func staticTargets(node *corev1.Node) ([]v1alpha1.DrainTarget, error) {
 	return targets, errors.Wrapf(json.Unmarshal([]byte(annotation), &targets), "parsing annotation %s of the Node", v1alpha1.StaticPodTargetsAnnotation)
 }
 
+// applyActions applies the actions. One that fails does not delay the others.
 func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported map[string]bool) error {
+	var failures []error
 	for _, r := range actions.Release {
-		restored, err := a.Manifests.Release(r)
-		if err != nil {
-			return err
-		}
-		delete(reported, r.File)
-		if restored {
-			a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased,
-				"The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
-		} else {
-			a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced,
-				"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
-		}
+		failures = append(failures, a.releaseManifest(ctx, r, reported))
 	}
 	for _, r := range actions.Finish {
-		if err := a.Manifests.Finish(r); err != nil {
-			return err
-		}
+		failures = append(failures, a.Manifests.Finish(r))
 	}
 	for _, r := range actions.Reappeared {
 		if !reported[r.File] {
@@ -156,18 +146,39 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 		}
 	}
 	for _, h := range actions.Hold {
-		e := h.Evacuation
-		if h.Report(time.Now()) {
-			if err := a.Cluster.ReportEvacuation(ctx, e); err != nil {
-				return err
-			}
-		}
-		if err := a.Manifests.Hold(h.Manifest); err != nil {
+		failures = append(failures, a.holdManifest(ctx, h))
+	}
+	return utilerrors.NewAggregate(failures)
+}
+
+func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map[string]bool) error {
+	restored, err := a.Manifests.Release(r)
+	if err != nil {
+		return err
+	}
+	delete(reported, r.File)
+	if restored {
+		a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased,
+			"The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
+	} else {
+		a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced,
+			"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
+	}
+	return nil
+}
+
+// holdManifest reports on the Evacuation first, because a manifest is held only if the report is possible.
+func (a *Agent) holdManifest(ctx context.Context, h hold.Hold) error {
+	if h.Report(time.Now()) {
+		if err := a.Cluster.ReportEvacuation(ctx, h.Evacuation); err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("Held the manifest of a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
-		a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+
-			h.Manifest.Name+" and starts it again when the maintenance is complete")
 	}
+	if err := a.Manifests.Hold(h.Manifest); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Held the manifest of a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
+	a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+
+		h.Manifest.Name+" and starts it again when the maintenance is complete")
 	return nil
 }

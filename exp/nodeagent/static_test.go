@@ -1,0 +1,31 @@
+package nodeagent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
+)
+
+func TestApplyActions(t *testing.T) {
+	t.Run("S10: a manifest that cannot be released keeps no other from being held and released", func(t *testing.T) {
+		g := NewWithT(t)
+		agent, store := agentOf(t, &apiServer{}), manifests.Store{Dir: t.TempDir()}
+		agent.Manifests = store
+		for _, file := range []string{"other", "later"} {
+			g.Expect(os.WriteFile(filepath.Join(store.Dir, file), []byte("manifest"), 0o600)).To(Succeed())
+		}
+		g.Expect(store.Hold(hold.Manifest{File: "other"})).To(Succeed())
+		err := agent.applyActions(t.Context(), hold.Actions{
+			Release: []hold.Record{{File: "missing", Moved: true}, {File: "other", Moved: true}},
+			Finish:  []hold.Record{{File: "later"}},
+		}, map[string]bool{})
+		g.Expect(err).To(MatchError(ContainSubstring("missing")))
+		g.Expect(filepath.Join(store.Dir, "other")).To(BeARegularFile())
+		g.Expect(filepath.Join(store.Dir, "later")).NotTo(BeAnExistingFile())
+	})
+}
