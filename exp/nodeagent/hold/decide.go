@@ -108,7 +108,7 @@ func Decide(o Observed) Actions {
 	return actions
 }
 
-// evacuationOf returns the Evacuation that requests the removal of the static Pod, or nil: the agent is its active
+// evacuationOf returns a copy of the Evacuation that requests the removal of the static Pod, or nil: the agent is its active
 // evacuator, a NodeMaintenance is an instigator, and the Pod is a drain target of the Node.
 func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 	// The agent does not know the drain order of the Pod. It can pass 0: the Evacuation exists only once the drain has reached that order.
@@ -122,7 +122,7 @@ func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 		case e.Annotations[v1alpha1.EvacuationNodeAnnotation] != o.Node:
 		case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
 		case e.Namespace == m.Namespace && e.Spec.PodRef.Name == MirrorName(m.Name, o.Node):
-			return e
+			return e.DeepCopy()
 		}
 	}
 	return nil

@@ -93,8 +93,9 @@ func TestReport(t *testing.T) {
 	t.Run("S9: reports progress once, as R39 requires of evacuators", func(t *testing.T) {
 		o := observed()
 		o.Cause = "NodeMaintenance kernel drains Node N1 (new kernel)"
-		e, now := &o.Evacuations[0], time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
+		now := time.Date(2026, 1, 1, 12, 0, 0, 500, time.UTC)
 		h := hold.Decide(o).Hold[0]
+		e := h.Evacuation
 		if !h.Report(now) || h.Report(now) {
 			t.Error("Report does not change the status exactly once")
 		}
@@ -104,6 +105,14 @@ func TestReport(t *testing.T) {
 		if e.Status.ActiveEvacuatorCompleted || !e.Status.ExpectedEvacuationFinishTime.Time.Equal(now.Truncate(time.Second).Add(time.Minute)) ||
 			e.Status.EvacuationProgressTimestamp == nil {
 			t.Errorf("%+v", e.Status)
+		}
+	})
+	t.Run("S9: repeats a report that the API server has not received", func(t *testing.T) {
+		o := observed()
+		for range 2 {
+			if !hold.Decide(o).Hold[0].Report(time.Now()) {
+				t.Error("the manifest would be held without a report")
+			}
 		}
 	})
 }
