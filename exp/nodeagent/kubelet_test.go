@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/containers"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/kubelet"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/logind"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
@@ -57,6 +59,28 @@ func TestKubeletIsStopping(t *testing.T) {
 			g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
 			g.Expect(agent.refresh(t.Context())).To(BeTrue())
 			g.Expect(agent.State.Kubelet().Elsewhere).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestSystemdHangs(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *logind.Keeper) error{
+		"whether it runs the kubelet": func(ctx context.Context, keeper *logind.Keeper) error {
+			_, err := keeper.RunsKubelet(ctx)
+			return err
+		},
+		"to stop the kubelet": func(ctx context.Context, keeper *logind.Keeper) error { return keeper.StopKubelet(ctx) },
+	} {
+		t.Run("S62: the agent does not wait for a systemd that does not answer when it is asked "+name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			keeper := keeperOn(t, &systemBus{answers: map[string]any{
+				"PreparingForShutdown": true, "GetUnit": dbus.ObjectPath("/kubelet"), "ActiveState": hangs{}, "StopUnit": hangs{},
+			}})
+			g.Eventually(keeper.State).Should(HaveField("Known", true))
+			asked := make(chan error, 1)
+			go func() { asked <- ask(t.Context(), keeper) }()
+			g.Eventually(asked, 5*time.Second).Should(Receive(HaveOccurred()))
 		})
 	}
 }

@@ -28,7 +28,10 @@ const (
 	inProgress = loginName + ".OperationInProgress"
 
 	retryAfter = 500 * time.Millisecond
-	dropIn     = "90-node-maintenance.conf"
+	// askTimeout limits how long systemd may take to answer a question, stopTimeout how long it may take to accept that it stops or starts the
+	// kubelet. The latter is short, because the time is missing for the Pods.
+	askTimeout, stopTimeout = 3 * time.Second, 2 * time.Second
+	dropIn                  = "90-node-maintenance.conf"
 )
 
 // RuntimeDropIns is the directory of logind's drop-ins that the agent's DaemonSet mounts. It is empty after a boot.
@@ -377,6 +380,8 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 	if conn == nil {
 		return false, ErrDisconnected
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	var unit dbus.ObjectPath
 	err := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.GetUnit", 0, kubeletUnit).Store(&unit)
 	var refused dbus.Error
@@ -386,7 +391,8 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, errors.Wrapf(err, "getting %s from systemd", kubeletUnit)
 	}
-	variant, err := conn.Object(systemdName, unit).GetProperty(systemdName + ".Unit.ActiveState")
+	var variant dbus.Variant
+	err = conn.Object(systemdName, unit).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, systemdName+".Unit", "ActiveState").Store(&variant)
 	if err != nil {
 		return false, errors.Wrapf(err, "reading the state of %s from systemd", kubeletUnit)
 	}
@@ -407,6 +413,8 @@ func (k *Keeper) systemd(ctx context.Context, method string) error {
 	if conn == nil {
 		return ErrDisconnected
 	}
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager."+method, 0, kubeletUnit, "replace")
 	return errors.Wrapf(call.Err, "%s %s", method, kubeletUnit)
 }
