@@ -85,6 +85,24 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
+func TestKubeletIsStartedAgain(t *testing.T) {
+	t.Run("S61: the kubelet is started again after a cancelled shutdown, also if systemd refuses that at first", func(t *testing.T) {
+		g := NewWithT(t)
+		agent, bus := agentOf(t, &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
+		agent.Keeper = keeperOn(t, bus)
+		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			agent.revert(t.Context(), &podTermination{agent: agent, stopsKubelet: true})
+		}()
+		g.Eventually(agent.State.Shutdown).Should(BeNil(), "the NodeMaintenance is complete")
+		g.Expect(done).NotTo(BeClosed())
+		bus.set("StartUnit", dbus.ObjectPath("/job"))
+		g.Eventually(done, 5*time.Second).Should(BeClosed())
+	})
+}
+
 func TestRestartInShutdown(t *testing.T) {
 	t.Run("S7: without the API server, an agent that has restarted in a shutdown leaves the Pods to the kubelet that terminates them", func(t *testing.T) {
 		g := NewWithT(t)

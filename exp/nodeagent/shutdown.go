@@ -79,9 +79,19 @@ func (a *Agent) shutDown(ctx context.Context) {
 		}
 	}
 	log.Info("The shutdown was cancelled")
-	termination.stop(ctx)
 	stopFollowing()
+	a.revert(ctx, termination)
+}
+
+// revert reverts what a cancelled shutdown has done: it starts the kubelet, which it retries until it succeeds or another shutdown begins,
+// and completes the NodeMaintenance.
+func (a *Agent) revert(ctx context.Context, termination *podTermination) {
+	termination.stop(ctx)
 	a.completeAfterCancellation(ctx)
+	for termination.stopsKubelet && ctx.Err() == nil && !a.Keeper.State().Preparing {
+		pause(ctx, cleanupInterval)
+		termination.stop(ctx)
+	}
 }
 
 // mayShutDown reports whether a shutdown is in progress, or may be: one is stored, and logind has not said that it was cancelled.
@@ -237,8 +247,10 @@ type podTermination struct {
 	agent    *Agent
 	cancel   context.CancelFunc
 	finished chan struct{}
-	// stopsKubelet is true if the termination has asked systemd to stop the kubelet. It may be read when the termination has finished.
+	// stopsKubelet is true if the termination has asked systemd to stop the kubelet, until stop has started it again. It may be read when
+	// the termination has finished.
 	stopsKubelet bool
+	starting     failureLog
 }
 
 func (e *podTermination) done() bool {
@@ -263,23 +275,22 @@ func (e *podTermination) start(ctx context.Context, remaining time.Duration) {
 	e.finished = finished
 	go func() {
 		defer close(finished)
-		e.stopsKubelet = e.agent.terminatePods(ctx, remaining)
+		e.stopsKubelet = e.agent.terminatePods(ctx, remaining) || e.stopsKubelet
 	}()
 }
 
-// stop stops the termination and starts the kubelet if the termination stops it. Containers that have received SIGTERM still terminate.
+// stop stops the termination and starts the kubelet if the termination stops it. If it cannot start the kubelet, the next call tries again.
+// Containers that have received SIGTERM still terminate.
 func (e *podTermination) stop(ctx context.Context) {
-	if e.cancel == nil {
-		return
+	if e.cancel != nil {
+		e.cancel()
+		<-e.finished
+		e.cancel = nil
 	}
-	e.cancel()
-	<-e.finished
-	e.cancel = nil
-	if !e.stopsKubelet {
-		return
-	}
-	if err := e.agent.Keeper.StartKubelet(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to start the kubelet")
+	if e.stopsKubelet {
+		err := e.agent.Keeper.StartKubelet(ctx)
+		e.starting.log(ctx, err, "Failed to start the kubelet, retrying")
+		e.stopsKubelet = err != nil
 	}
 }
 
