@@ -423,6 +423,36 @@ func TestNodeLookupAfterAnotherBlock(t *testing.T) {
 	})
 }
 
+// TestNodeLookupWithoutInfrastructure: after clusterctl move, Cluster API does not write the status of the Cluster for ten minutes.
+func TestNodeLookupWithoutInfrastructure(t *testing.T) {
+	t.Run("M87: a Cluster whose status does not say that its infrastructure is provisioned is no failed attempt to connect", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine := deletedWorkers(start, "m")[0]
+		machine.Status.NodeRef.Name, machine.Spec.ProviderID = "", "cloud://m"
+		cluster, policy := provisionedCluster(), policyWithLimit(intstr.FromInt32(1))
+		cluster.Status = clusterv1.ClusterStatus{}
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlaneMachine()).
+			WithStatusSubresource(machine).Build()
+		connection := &disconnected{ClusterCache: clustercache.NewFakeEmptyClusterCache()}
+		r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+		r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+		infrastructureExists(r, machine)
+		for after := time.Duration(0); after < 10*time.Minute; after += contactRetry {
+			g.Expect(reconcileAt(t, r, machine, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(machinedrain.HasHook(machine)).To(BeTrue(), "undrained, after %s without a status", after)
+		}
+		g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).To(Equal("Waiting for a connection to the workload cluster: " +
+			"the infrastructure of the Cluster is not provisioned. The Node is unknown: the Machine has a provider ID and no nodeRef"))
+		connection.state = clustercache.HealthCheckingState{LastProbeTime: start.Add(10 * time.Minute), ConsecutiveFailures: 1}
+		for _, after := range []time.Duration{0, machinedrain.BlindPeriod} {
+			g.Expect(reconcileAt(t, r, machine, start.Add(10*time.Minute+after))).To(Succeed())
+		}
+		g.Expect(client.IgnoreNotFound(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))).To(Succeed())
+		g.Expect(machinedrain.HasHook(machine)).To(BeFalse(), "it may never have had a Node")
+	})
+}
+
 // TestConnectionThatAnotherFailureHides: the Node cannot be looked up while the workload cluster is connected, because the infrastructure
 // machine cannot be read for a moment.
 func TestConnectionThatAnotherFailureHides(t *testing.T) {

@@ -261,7 +261,7 @@ func TestTurnBehindMachineThatIsBlockedAlone(t *testing.T) {
 				limitAt(t, r, remote, &scope{machine: older, cluster: provisionedCluster(), policy: policy, now: now}, now, failures)
 			}
 			if tc.ended > 0 {
-				r.blockSince(&scope{machine: self, now: start})
+				r.beginBlock(&scope{machine: self, now: start})
 				r.endBlock(&scope{machine: self, now: now.Add(-tc.ended)})
 			}
 			turn, err := r.turn(t.Context(), &scope{machine: self, cluster: provisionedCluster(), policy: policy, node: nodeOf(self), client: remote, now: now})

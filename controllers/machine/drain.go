@@ -434,9 +434,12 @@ func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outc
 	}
 	if !connected {
 		r.ConnectNow(s.clusterKey())
-		if problem := r.Filter.NotSelectedMessage(s.cluster); problem != "" {
+		switch problem := r.Filter.NotSelectedMessage(s.cluster); {
+		case problem != "":
 			waiting.message += problem
-		} else {
+		case !isProvisioned(s.cluster):
+			waiting.message += ": the infrastructure of the Cluster is not provisioned"
+		default:
 			waiting.message += r.kubeconfigProblem(ctx, s)
 		}
 	} else {

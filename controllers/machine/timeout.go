@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,13 +60,11 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		return s.requeueBy(nil, waiting)
 	}
 	s.blind = true
-	if !r.hasTriedToConnect(ctx, s) {
-		if retry := s.now.Add(contactRetry); waiting.at.IsZero() || waiting.at.After(retry) {
-			waiting.at = retry
-		}
-		return waiting
+	// Without infrastructure, the ClusterCache does not try to connect. After clusterctl move, the status of a Cluster is empty for a moment.
+	if !r.hasTriedToConnect(ctx, s) && (isProvisioned(s.cluster) || s.now.Sub(r.beginBlock(s)) < machinedrain.BlindPeriod) {
+		return s.requeueBy(new(s.now.Add(contactRetry)), waiting)
 	}
-	s.BlockedSince = r.blockSince(s)
+	s.BlockedSince = r.beginBlock(s)
 	remote := r.readable(ctx, s, waiting)
 	r.observeBlock(s, remote != nil)
 	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
@@ -102,8 +101,8 @@ func (s *scope) findNodeInCache(ctx context.Context, remote client.Client) (mayH
 	return err != nil || name != ""
 }
 
-// blockSince returns since when this process has found the drain of the Machine to be blocked.
-func (r *Reconciler) blockSince(s *scope) time.Time {
+// beginBlock returns since when this process has found the drain of the Machine to be blocked, which begins now unless it has before.
+func (r *Reconciler) beginBlock(s *scope) time.Time {
 	known := r.blockOf(s.machine)
 	if known.since.IsZero() {
 		known = block{since: s.now, hasTurn: s.Turn != nil}
@@ -133,14 +132,16 @@ func (r *Reconciler) observeBlock(s *scope, isReadable bool) {
 	r.blocked.Store(client.ObjectKeyFromObject(s.machine), known)
 }
 
-// hasTriedToConnect reports whether this process has tried to connect to the workload cluster, or could not for BlindPeriod: without
-// infrastructure, the ClusterCache does not try. After clusterctl move, the status of a Cluster is empty for a moment.
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster. It does not if the infrastructure of the
+// Cluster is not provisioned.
 func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
-	if !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero() {
-		return true
-	}
-	isProvisioned := s.cluster == nil || ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false)
-	return !isProvisioned && s.now.Sub(r.blockSince(s)) >= machinedrain.BlindPeriod
+	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
+}
+
+// isProvisioned reports whether the infrastructure of a Cluster is provisioned, as its status says. It returns true if the Cluster was not
+// read.
+func isProvisioned(cluster *clusterv1.Cluster) bool {
+	return cluster == nil || ptr.Deref(cluster.Status.Initialization.InfrastructureProvisioned, false)
 }
 
 // endBlock ends what has prevented the drain from beginning, or kept the manager from observing it. What follows is another block.

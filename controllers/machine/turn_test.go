@@ -313,8 +313,8 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 			if hasTurn {
 				failed.Turn = &machinedrain.Turn{}
 			}
-			r.blockSince(failed)
-			r.blockSince(&scope{machine: older, now: now.Add(-15 * time.Second)})
+			r.beginBlock(failed)
+			r.beginBlock(&scope{machine: older, now: now.Add(-15 * time.Second)})
 			turn, err := r.turn(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(turn.Overdue).To(Equal(hasTurn), "%+v", turn)
