@@ -41,11 +41,14 @@ type Applied struct {
 	// Missing are the admission policies and bindings that the workload cluster does not serve, or whose expressions its Kubernetes version
 	// does not support. Without them, any user who may write NodeMaintenances and Evacuations can drain its Nodes.
 	Missing []string
+	// Refused are the requests for policies, bindings and roles that the workload cluster refuses, with its errors. The present objects stay.
+	Refused []string
 	// Restored are the objects that another actor had deleted or changed.
 	Restored []Restored
 	// CreatedCRDs means that a CRD was created. Watches of its kind may have failed before.
 	CreatedCRDs bool
 
+	hasCRDs bool // all CRDs existed before
 	// versions are the resourceVersions of the objects, in their order in the bundle. Objects that are missing or were refused have none.
 	versions []string
 }
@@ -91,15 +94,15 @@ const (
 
 // ApplyBundle creates the missing objects of the bundle in a workload cluster, and restores those that another actor has changed. It keeps
 // an object of a newer bundle version: managers of different versions in two management clusters may share a workload cluster. It skips
-// admission policies that the workload cluster does not support, and roles that it refuses. After an error, the result is what was done
-// before.
+// admission policies that the workload cluster does not support, roles that it refuses, and policies that it refuses although it has the
+// CRDs. After an error, the result is what was done before.
 func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	objects, err := bundle.Bundle()
 	if err != nil {
 		return Applied{}, err
 	}
-	applied := Applied{}
 	all := findAll(ctx, live, objects)
+	applied := Applied{hasCRDs: !slices.ContainsFunc(all, func(f found) bool { return f.wanted.GetKind() == crdKind && f.err != nil })}
 	installed := slices.ContainsFunc(all, func(f found) bool { return f.err == nil && bundleVersion(f.present) >= bundle.BundleVersion })
 	for _, each := range all {
 		if err := applied.ensure(ctx, live, each, installed); err != nil {
@@ -118,8 +121,9 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	case isAdmission(object.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
 		a.Missing = append(a.Missing, kind+" "+name)
 		return nil
-	case kind == roleKind && isRefusal(err): // drains need no role
-		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses a role of the bundle. The next check tries again", "kind", kind, "name", name)
+	case isRefusal(err) && a.isOptional(object.wanted):
+		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses an object of the bundle. The next check tries again", "kind", kind, "name", name)
+		a.Refused = append(a.Refused, progress.Describe(err))
 		return nil
 	case change == changeDeleted && kind == crdKind:
 		a.Unserved = fmt.Sprintf("%s %s is missing in the workload cluster and cannot be created: %s", kind, name, progress.Describe(err))
@@ -136,6 +140,12 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	}
 	a.CreatedCRDs = a.CreatedCRDs || change == changeDeleted
 	return a.observeCRD(ctx, live, present)
+}
+
+// isOptional reports whether drains continue without the wanted version of an object. Admission policies are optional only where the CRDs
+// exist: there, users can write the objects all the same.
+func (a *Applied) isOptional(object *unstructured.Unstructured) bool {
+	return object.GetKind() == roleKind || isAdmission(object) && a.hasCRDs
 }
 
 // unservedAfter returns what the conditions of draining Machines say after the bundle was applied, or failed to be. changed is false if

@@ -2,6 +2,7 @@ package workloadcluster
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -306,6 +307,87 @@ func TestRefusedRole(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(applied.IsUnchanged(t.Context(), remote)).To(BeTrue())
 	})
+}
+
+func TestRefusedPolicy(t *testing.T) {
+	isPolicy := func(object client.Object) bool {
+		return object.GetObjectKind().GroupVersionKind().Kind == "ValidatingAdmissionPolicy"
+	}
+	for name, tc := range map[string]struct {
+		present   func(*unstructured.Unstructured) bool // in the workload cluster
+		continues bool
+	}{
+		"M144: an admission policy that the workload cluster refuses to update keeps no drain from beginning after an upgrade, and is updated later": {
+			present: func(*unstructured.Unstructured) bool { return true }, continues: true,
+		},
+		"M144: one that it refuses to create does not either, where the CRDs exist": {
+			present: func(object *unstructured.Unstructured) bool { return object.GetKind() == crdKind }, continues: true,
+		},
+		"M144: the CRDs are not created before the policies that protect their objects": {
+			present: func(*unstructured.Unstructured) bool { return false },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, refuses := NewWithT(t), false
+			refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "validatingadmissionpolicies"}, "any", errors.New("no role permits it"))
+			remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if refuses && isPolicy(object) {
+						return refusal
+					}
+					return c.Create(ctx, object, options...)
+				},
+				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+					if refuses && isPolicy(object) {
+						return refusal
+					}
+					return c.Update(ctx, object, options...)
+				},
+			}).Build()
+			objects, err := bundle.Bundle()
+			g.Expect(err).NotTo(HaveOccurred())
+			policies := 0
+			for _, object := range objects {
+				if isPolicy(object) {
+					policies++
+				}
+				if !tc.present(object) {
+					continue
+				}
+				object.SetAnnotations(with(object.GetAnnotations(), v1alpha1.BundleVersionAnnotation, "1"))
+				if object.GetKind() == crdKind {
+					served := []any{map[string]any{"type": "Established", "status": "True"}}
+					g.Expect(unstructured.SetNestedSlice(object.Object, served, "status", "conditions")).To(Succeed())
+					setBundleVersion(object) // the fake client does not keep a status
+				}
+				g.Expect(remote.Create(t.Context(), object)).To(Succeed())
+			}
+			refuses = true
+			r, key := over(remote)
+			r.recorder = record.NewFakeRecorder(100)
+			after, _, err := r.checkBundle(t.Context(), clusterOf(key), remote)
+			if !tc.continues {
+				g.Expect(err).To(MatchError(ContainSubstring("no role permits it")))
+				g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring("no role permits it"), "the condition of a deleted Machine names it")
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred(), "the Machines of the Cluster are released undrained when their drain timeouts have passed")
+			refused := 0
+			for events := r.recorder.(*record.FakeRecorder).Events; len(events) > 0; {
+				if event := <-events; strings.HasPrefix(event, "Warning BundleRefused ") && strings.Contains(event, "no role permits it") {
+					refused++
+				}
+			}
+			g.Expect(refused).To(Equal(policies))
+			refuses = false
+			r.Clock = clocktesting.NewFakePassiveClock(r.Clock.Now().Add(after))
+			_, _, err = r.checkBundle(t.Context(), clusterOf(key), remote)
+			g.Expect(err).NotTo(HaveOccurred())
+			applied := r.lastCheck(key).applied
+			g.Expect(applied.Refused).To(BeEmpty())
+			g.Expect(applied.IsUnchanged(t.Context(), remote)).To(BeTrue())
+		})
+	}
 }
 
 func TestWithdrawalFromADeletedCRD(t *testing.T) {

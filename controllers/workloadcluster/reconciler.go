@@ -45,6 +45,9 @@ const (
 	eventAdmissionPoliciesMissing = "AdmissionPoliciesMissing"
 	// eventBundleRestored on a Cluster means that the manager has restored an object of the bundle that another actor had deleted or changed.
 	eventBundleRestored = "BundleRestored"
+	// eventBundleRefused on a Cluster means that the workload cluster refuses to create or update an admission policy, binding or role of the
+	// bundle. Drains continue without it, or with the present one.
+	eventBundleRefused = "BundleRefused"
 	// eventNodeAgentNotInstalled on a Cluster means that a MachineDrainPolicy enables the node agent, but the workload cluster does not serve
 	// the admission policies that limit each agent to its own Node.
 	eventNodeAgentNotInstalled = "NodeAgentNotInstalled"
@@ -228,6 +231,10 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	}
 	if !slices.Equal(applied.Missing, last.applied.Missing) {
 		r.reportMissing(ctx, cluster, applied.Missing)
+	}
+	for _, refused := range applied.Refused {
+		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused,
+			"Drains continue with the present version of an object of the bundle, or without it, although it may protect NodeMaintenances and Evacuations: "+refused)
 	}
 	r.checks.Store(key, check{at: now, applied: applied})
 	draining, err := r.hasMachine(ctx, key, machinedrain.IsDraining)
