@@ -117,6 +117,19 @@ func TestRecordedNode(t *testing.T) {
 	}
 }
 
+func TestEvacuationThatABackupRestores(t *testing.T) {
+	t.Run("R73: a deleted Evacuation that the API server has again is reconciled after ten minutes at most", func(t *testing.T) {
+		g, pod := NewWithT(t), aPod("on-a", "a")
+		e := evacuation.New(pod, nil, 0)
+		r, remote, request := locating(t, e, pod)
+		g.Expect(remote.Get(t.Context(), request.Object, e)).To(Succeed())
+		r.Written.RecordDeleted(request.Cluster, e)
+		result, err := r.Reconcile(t.Context(), request)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.RequeueAfter).To(Equal(expectations.TTL))
+	})
+}
+
 func TestPodsWithoutANode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod       *corev1.Pod

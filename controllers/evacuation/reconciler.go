@@ -177,7 +177,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	var removed bool
 	if s.evacuation, removed = r.Written.Latest(request.Cluster, s.evacuation); removed {
-		return reconcile.Result{}, nil // the watch will deliver its deletion
+		return reconcile.Result{RequeueAfter: expectations.TTL}, nil // the watch delivers its deletion before, unless a backup was restored (R73)
 	}
 	if located, err := r.locate(ctx, s); err != nil || !located {
 		return workload.Result(err)

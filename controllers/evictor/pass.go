@@ -231,6 +231,9 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string) evacuation.NodeTerms, now time.Time) *subject {
 	e, removed := p.written.Latest(p.cluster, observed)
 	pod, found := workload.PodOf(p.observation, e)
+	if removed && found {
+		p.requeueAt(p.now.Add(expectations.TTL)) // the watch delivers its deletion before, unless a backup was restored (R73)
+	}
 	if removed || !found {
 		return nil
 	}

@@ -165,6 +165,17 @@ func (o onePod) LossOf(budgets.Pod) (budgets.Loss, bool) {
 	return ptr.Deref(o.loss, budgets.Loss{}), o.loss != nil
 }
 
+func TestEvacuationThatABackupRestores(t *testing.T) {
+	t.Run("R73: the Pod of a deleted Evacuation that the API server has again waits for ten minutes at most", func(t *testing.T) {
+		g, pod := NewWithT(t), podNamed("web", "1")
+		e := evacuationOf(pod, "e")
+		p := passOver(t, now, onePod{pod: pod})
+		p.written.RecordDeleted(p.cluster, e)
+		g.Expect(p.due([]v1alpha1.Evacuation{*e})).To(BeEmpty())
+		g.Expect(p.nextTry).To(Equal(now.Add(expectations.TTL)))
+	})
+}
+
 func TestPauseAfterLoss(t *testing.T) {
 	pod := podNamed("web", "")
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// ttl is how long a written object is kept that the watch does not deliver. It is longer than the expected watch lag.
-	ttl = 10 * time.Minute
+	// TTL is how long a written object is kept that the watch does not deliver. It is longer than the expected watch lag.
+	TTL = 10 * time.Minute
 
 	// deliveredTTL is how long it is kept after that: a reconciliation may still have an older version that it has read before.
 	deliveredTTL = 10 * time.Second
@@ -99,7 +99,7 @@ func (o *Objects[T]) update(cluster types.NamespacedName, object T, change func(
 	o.entries.Update(cluster, object.GetUID(), func(e entry[T], _ bool) (entry[T], time.Duration) {
 		change(&e)
 		if e.awaited() {
-			return e, ttl
+			return e, TTL
 		}
 		return e, deliveredTTL
 	})

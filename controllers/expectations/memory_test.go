@@ -29,7 +29,7 @@ func TestMemory(t *testing.T) {
 				nodes.RecordWritten(cluster, node(uid, "10"))
 			}
 			g.Expect(nodes.entries.Len()).To(Equal(1000))
-			time.Sleep(ttl + time.Minute)
+			time.Sleep(TTL + time.Minute)
 			g.Expect(nodes.entries.Len()).To(BeZero())
 		})
 	})
