@@ -52,8 +52,6 @@ type Action struct {
 	Deadline time.Time
 	// Reason and Message explain the action to programs and to users.
 	Reason, Message string
-	// Finalizers to remove, for Finish and Fail.
-	Finalizers []string
 	// Delete is true if the Evacuation is to be deleted, for Finish, Fail and Cancel.
 	Delete bool
 }

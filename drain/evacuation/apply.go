@@ -115,7 +115,7 @@ func (a Action) end(e *v1alpha1.Evacuation) {
 	if forbidden(e) {
 		e.Status.EvacuationCancellationPolicy = v1alpha1.CancellationAllow
 	}
-	e.Finalizers = WithoutInstigators(e.Finalizers)
+	e.Finalizers = slices.DeleteFunc(slices.Clone(e.Finalizers), isInstigator) // those of other actors stay
 }
 
 // Waiting records what the eviction waits for, in the condition Evicting and in the status message. It changes nothing if the Pod is

@@ -133,7 +133,7 @@ func TestApplyAwaitTermination(t *testing.T) { // E15
 	t.Run("records that the Pod was observed", func(t *testing.T) {
 		g := anEvacuation().unowned().pod(terminating)
 		g.apply(t)
-		if got := summary(g.podGone().next(t)); got != "Finish -nodemaintenance.k8s.io delete" {
+		if got := summary(g.podGone().next(t)); got != "Finish delete" {
 			t.Errorf("got %s", got)
 		}
 	})

@@ -13,22 +13,12 @@ import (
 // Instigators returns the instigators of the Evacuation: their finalizers, and that of NodeMaintenances also if they request the Evacuation
 // by annotation, see RequestByAnnotation.
 func Instigators(e *v1alpha1.Evacuation) []string {
-	instigators := instigatorFinalizers(e)
+	instigators := slices.DeleteFunc(slices.Clone(e.Finalizers), func(finalizer string) bool { return !isInstigator(finalizer) })
 	const ours = v1alpha1.NodeMaintenanceInstigatorFinalizer
 	if _, annotated := e.Annotations[ours]; annotated && !slices.Contains(instigators, ours) {
 		instigators = append(instigators, ours)
 	}
 	return instigators
-}
-
-func instigatorFinalizers(e *v1alpha1.Evacuation) []string {
-	var finalizers []string
-	for _, finalizer := range e.Finalizers {
-		if isInstigator(finalizer) {
-			finalizers = append(finalizers, finalizer)
-		}
-	}
-	return finalizers
 }
 
 // HasInstigator reports whether the finalizer is that of an instigator of the Evacuation.
@@ -40,7 +30,7 @@ func HasInstigator(e *v1alpha1.Evacuation, finalizer string) bool {
 // evicted at once. The finalizer would only delay the deletion of the Evacuation by the garbage collector, and cost one more write for each
 // Pod. If another actor deletes the Evacuation before the Pod terminates, the NodeMaintenance creates it again.
 func RequestByAnnotation(e *v1alpha1.Evacuation) {
-	e.Finalizers = WithoutInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	Withdraw(e)
 	metav1.SetMetaDataAnnotation(&e.ObjectMeta, v1alpha1.NodeMaintenanceInstigatorFinalizer, "")
 }
 
@@ -64,42 +54,19 @@ func AwaitsBudgets(m *v1alpha1.NodeMaintenance, known bool, now time.Time) (unti
 	return until, !known && now.Before(until)
 }
 
-// Request adds NodeMaintenances as an instigator.
+// Request adds NodeMaintenances as an instigator. The API server refuses it once the Evacuation has a deletionTimestamp.
 func Request(e *v1alpha1.Evacuation) {
-	e.Finalizers = WithInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	if !slices.Contains(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+		e.Finalizers = append(slices.Clone(e.Finalizers), v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	}
 }
 
 // Withdraw removes NodeMaintenances as an instigator.
 func Withdraw(e *v1alpha1.Evacuation) {
-	e.Finalizers = WithoutInstigator(e.Finalizers, v1alpha1.NodeMaintenanceInstigatorFinalizer)
+	e.Finalizers = slices.DeleteFunc(slices.Clone(e.Finalizers), func(f string) bool { return f == v1alpha1.NodeMaintenanceInstigatorFinalizer })
 	delete(e.Annotations, v1alpha1.NodeMaintenanceInstigatorFinalizer)
 }
 
-// WithInstigator adds an instigator's own finalizer and keeps the others. The API server refuses it once the Evacuation has a
-// deletionTimestamp.
-func WithInstigator(finalizers []string, own string) []string {
-	if slices.Contains(finalizers, own) {
-		return finalizers
-	}
-	return append(slices.Clone(finalizers), own)
-}
-
-// WithoutInstigator withdraws an instigator: it removes the instigator's own finalizer and keeps the others.
-func WithoutInstigator(finalizers []string, own string) []string {
-	return without(finalizers, func(f string) bool { return f == own })
-}
-
-// WithoutInstigators removes the finalizers of all instigators, as the controller does when the Pod has been deleted. It keeps
-// foreign finalizers.
-func WithoutInstigators(finalizers []string) []string { return without(finalizers, isInstigator) }
-
 func isInstigator(finalizer string) bool {
 	return strings.HasPrefix(finalizer, v1alpha1.InstigatorFinalizerPrefix)
-}
-
-func without(finalizers []string, unwanted func(string) bool) []string {
-	if !slices.ContainsFunc(finalizers, unwanted) {
-		return finalizers
-	}
-	return slices.DeleteFunc(slices.Clone(finalizers), unwanted)
 }

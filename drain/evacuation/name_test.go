@@ -103,6 +103,11 @@ func TestInstigators(t *testing.T) {
 	evacuation.Withdraw(withdrawn)
 	joined := annotated.DeepCopy()
 	evacuation.Request(joined)
+	after := func(change func(*v1alpha1.Evacuation), finalizers ...string) []string {
+		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Finalizers: finalizers}}
+		change(e)
+		return e.Finalizers
+	}
 	for _, test := range []struct {
 		name string
 		got  []string
@@ -113,11 +118,10 @@ func TestInstigators(t *testing.T) {
 		{"E43: an instigator by annotation withdraws", evacuation.Instigators(withdrawn), theirs},
 		{"E43: an instigator counts once", evacuation.Instigators(joined), theirs + " " + ours},
 		{"E7: instigators are finalizers with the prefix", evacuation.Instigators(e), ours + " " + theirs},
-		{"E7: an instigator joins", evacuation.WithInstigator([]string{foreign}, ours), foreign + " " + ours},
-		{"E7: an instigator joins once", evacuation.WithInstigator(finalizers, ours), foreign + " " + ours + " " + theirs},
-		{"E7: an instigator withdraws only itself", evacuation.WithoutInstigator(finalizers, ours), foreign + " " + theirs},
-		{"E7: withdrawing an instigator that has not joined changes nothing", evacuation.WithoutInstigator([]string{foreign}, ours), foreign},
-		{"E8: removes all instigators and keeps foreign finalizers", evacuation.WithoutInstigators(finalizers), foreign},
+		{"E7: an instigator joins", after(evacuation.Request, foreign), foreign + " " + ours},
+		{"E7: an instigator joins once", after(evacuation.Request, finalizers...), foreign + " " + ours + " " + theirs},
+		{"E7: an instigator withdraws only itself", after(evacuation.Withdraw, finalizers...), foreign + " " + theirs},
+		{"E7: withdrawing an instigator that has not joined changes nothing", after(evacuation.Withdraw, foreign), foreign},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := strings.Join(test.got, " "); got != test.want {

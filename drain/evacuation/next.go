@@ -185,12 +185,7 @@ func end(in Input) Action {
 	if collectBy := in.GoneSince.Add(AwaitCollectionFor); isCollected(e) && !in.Pod.Exists && in.Now.Before(collectBy) {
 		return Action{Kind: AwaitCollection, Deadline: collectBy, Message: "Waiting for the garbage collector to delete the Evacuation of the deleted Pod."}
 	}
-	action := Action{
-		Kind:       Finish,
-		Finalizers: instigatorFinalizers(e),
-		Delete:     e.DeletionTimestamp == nil,
-		Message:    "The Pod no longer exists.",
-	}
+	action := Action{Kind: Finish, Delete: e.DeletionTimestamp == nil, Message: "The Pod no longer exists."}
 	switch {
 	case in.Pod.Exists:
 		action.Message = "The Pod has finished."
@@ -198,7 +193,7 @@ func end(in Input) Action {
 		action.Kind, action.Reason = Fail, v1alpha1.ReasonPodNotFound
 		action.Message = fmt.Sprintf("There is no Pod %s with the UID %s.", quote(e.Spec.PodRef.Name), quote(e.Spec.PodRef.UID))
 	}
-	if !action.Delete && len(action.Finalizers) == 0 && !forbidden(e) {
+	if !action.Delete && !slices.ContainsFunc(e.Finalizers, isInstigator) && !forbidden(e) {
 		return Action{Kind: Done, Message: action.Message}
 	}
 	return action

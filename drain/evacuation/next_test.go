@@ -60,9 +60,6 @@ func summary(a evacuation.Action) string {
 	if len(a.Evacuators) > 0 {
 		words = append(words, show(a.Evacuators))
 	}
-	for _, finalizer := range a.Finalizers {
-		words = append(words, "-"+strings.TrimPrefix(finalizer, v1alpha1.InstigatorFinalizerPrefix))
-	}
 	if a.Delete {
 		words = append(words, "delete")
 	}
@@ -74,7 +71,7 @@ func TestNextWhilePaused(t *testing.T) {
 		{"M16: evicts no Pod while the Machine is paused", anEvacuation().paused(), "AwaitResume"},
 		{"M16: interrupts an eviction", anEvacuation().completed().evicting("BudgetExhausted", "waiting").paused(), "AwaitResume"},
 		{"M16: resolves and activates no evacuator", anEvacuation().resolving("a:2").paused(), "AwaitResume"},
-		{"M16: finishes when the Pod has finished", anEvacuation().pod(finished).paused(), "Finish -nodemaintenance.k8s.io delete"},
+		{"M16: finishes when the Pod has finished", anEvacuation().pod(finished).paused(), "Finish delete"},
 		{"M16: cancels when all instigators have withdrawn", anEvacuation().heldBy().paused(), "Cancel delete"},
 	})
 }
@@ -271,33 +268,29 @@ func TestNextNeverEvicts(t *testing.T) {
 
 func TestNextEnds(t *testing.T) {
 	runNext(t, []nextTest{
-		{
-			"E8: removes all instigators", anEvacuation().completed().heldBy(foreign, ours, theirs).podGone(),
-			"Finish -nodemaintenance.k8s.io -descheduler.example.com delete",
-		},
-		{"E8: deletes the Evacuation once", anEvacuation().completed().deleted().podGone(), "Finish -nodemaintenance.k8s.io"},
+		{"E8: deletes the Evacuation once", anEvacuation().completed().deleted().podGone(), "Finish"},
 		{"E8: keeps foreign finalizers", anEvacuation().completed().heldBy(foreign).deleted().podGone(), "Done"},
 		{"E9: allows cancellation when the Pod has been deleted", anEvacuation().completed().forbidding().heldBy(foreign).deleted().podGone(), "Finish"},
-		{"E16: finishes when the Pod has finished", anEvacuation("a:1").pod(finished), "Finish -nodemaintenance.k8s.io delete"},
-		{"E16: finishes when a Pod of a DaemonSet has finished", anEvacuation("a:1").of(daemonSet).pod(finished), "Finish -nodemaintenance.k8s.io delete"},
-		{"E16: finishes when a terminating Pod has finished", anEvacuation("a:1").pod(terminating).pod(finished), "Finish -nodemaintenance.k8s.io delete"},
-		{"E16: finishes while an evacuator is active", anEvacuation("a:1").turnOf("a", 0).podGone(), "Finish -nodemaintenance.k8s.io delete"},
+		{"E16: finishes when the Pod has finished", anEvacuation("a:1").pod(finished), "Finish delete"},
+		{"E16: finishes when a Pod of a DaemonSet has finished", anEvacuation("a:1").of(daemonSet).pod(finished), "Finish delete"},
+		{"E16: finishes when a terminating Pod has finished", anEvacuation("a:1").pod(terminating).pod(finished), "Finish delete"},
+		{"E16: finishes while an evacuator is active", anEvacuation("a:1").turnOf("a", 0).podGone(), "Finish delete"},
 		{
 			"E16: finishes after the Pod was observed only while terminating",
-			anEvacuation("a:1").saying("The Pod is terminating.").podGone(), "Finish -nodemaintenance.k8s.io delete",
+			anEvacuation("a:1").saying("The Pod is terminating.").podGone(), "Finish delete",
 		},
-		{"E2: fails when the Pod has never existed", anEvacuation("a:1").unowned().podGone(), "Fail PodNotFound -nodemaintenance.k8s.io delete"},
-		{"E2: does not fail when the Pod was observed before", anEvacuation("a:1").podGone(), "Finish -nodemaintenance.k8s.io delete"},
+		{"E2: fails when the Pod has never existed", anEvacuation("a:1").unowned().podGone(), "Fail PodNotFound delete"},
+		{"E2: does not fail when the Pod was observed before", anEvacuation("a:1").podGone(), "Finish delete"},
 		{"E43: leaves the deletion to the garbage collector", anEvacuation().goneSince(0), "AwaitCollection until 5s"},
 		{
 			"E43: leaves the deletion to the garbage collector if nothing else holds the Evacuation",
 			anEvacuation().requestedByAnnotation().goneSince(0), "AwaitCollection until 5s",
 		},
 		{"E43: deletes the Evacuation if the garbage collector does not", anEvacuation().requestedByAnnotation().goneSince(0).at(5 * time.Second), "Finish delete"},
-		{"E43: removes the finalizers after the garbage collector", anEvacuation().deleted().goneSince(0), "Finish -nodemaintenance.k8s.io"},
-		{"E43: deletes the Evacuation of a finished Pod, which the garbage collector keeps", anEvacuation().pod(finished), "Finish -nodemaintenance.k8s.io delete"},
-		{"E43: deletes an Evacuation that its Pod does not own", anEvacuation().completed().unowned().goneSince(0), "Finish -nodemaintenance.k8s.io delete"},
-		{"E2: finishes an Evacuation that is being deleted", anEvacuation("a:1").deleted().podGone(), "Finish -nodemaintenance.k8s.io"},
+		{"E43: removes the finalizers after the garbage collector", anEvacuation().deleted().goneSince(0), "Finish"},
+		{"E43: deletes the Evacuation of a finished Pod, which the garbage collector keeps", anEvacuation().pod(finished), "Finish delete"},
+		{"E43: deletes an Evacuation that its Pod does not own", anEvacuation().completed().unowned().goneSince(0), "Finish delete"},
+		{"E2: finishes an Evacuation that is being deleted", anEvacuation("a:1").deleted().podGone(), "Finish"},
 		{"E2: waits for the Pod to be observed before it fails", anEvacuation("a:1").pod(unknown), "AwaitPod"},
 	})
 }
