@@ -2,24 +2,17 @@
 // depends on an object takes a Result, so that no caller can pass nil for an object that it has not read.
 package lookup
 
-// Result is the result of reading an object. Its zero value means that the object has not been read yet.
+// Result is the result of reading an object. Its zero value means that the object has not been read yet, or could not be read.
 type Result[T any] struct {
 	object *T
 	read   bool
-	err    error
 }
 
 // Of returns the Result of a successful request: object is nil if it does not exist.
 func Of[T any](object *T) Result[T] { return Result[T]{object: object, read: true} }
-
-// Failed returns the Result of a request that has failed.
-func Failed[T any](err error) Result[T] { return Result[T]{err: err} }
 
 // Get returns the object, and whether it exists. found is also false if it is not known: see IsKnown.
 func (r Result[T]) Get() (object *T, found bool) { return r.object, r.object != nil }
 
 // IsKnown reports whether the object was read, or is known not to exist.
 func (r Result[T]) IsKnown() bool { return r.read }
-
-// Err returns why the object could not be read. It is nil if the object is known, and if it has not been read yet.
-func (r Result[T]) Err() error { return r.err }

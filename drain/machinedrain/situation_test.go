@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pkg/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -108,8 +107,7 @@ func matrix() []matrixCase {
 	pending := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
 	requested := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
 	lookups := map[string]lookup.Result[v1alpha1.NodeMaintenance]{
-		"unread": unread, "unreadable": lookup.Failed[v1alpha1.NodeMaintenance](errors.New("no route")), "absent": read(nil),
-		"pending": read(pending), "requested": read(requested), "draining": read(draining(310)),
+		"unread": unread, "absent": read(nil), "pending": read(pending), "requested": read(requested), "draining": read(draining(310)),
 	}
 	turns := map[string]*machinedrain.Turn{"unknown": nil, "has come": {}, "awaited": {Limit: 1, Draining: 1}}
 	volumeWait := after(950)
