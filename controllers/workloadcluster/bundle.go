@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -227,28 +228,14 @@ func (f found) ensure(ctx context.Context, live client.Client) (present *unstruc
 
 // copyMetadata sets the metadata of the wanted object to that of the present one, with the wanted labels and annotations.
 func copyMetadata(wanted, present *unstructured.Unstructured) {
-	labels, annotations := present.GetLabels(), present.GetAnnotations()
-	for key, value := range wanted.GetLabels() {
-		labels = with(labels, key, value)
-	}
-	for key, value := range wanted.GetAnnotations() {
-		annotations = with(annotations, key, value)
-	}
+	ofLabels, ofAnnotations := wanted.GetLabels(), wanted.GetAnnotations()
 	wanted.Object["metadata"] = present.DeepCopy().Object["metadata"]
-	wanted.SetLabels(labels)
-	wanted.SetAnnotations(annotations)
+	wanted.SetLabels(labels.Merge(present.GetLabels(), ofLabels))
+	wanted.SetAnnotations(labels.Merge(present.GetAnnotations(), ofAnnotations))
 }
 
 func setBundleVersion(object *unstructured.Unstructured) {
-	object.SetAnnotations(with(object.GetAnnotations(), v1alpha1.BundleVersionAnnotation, strconv.Itoa(bundle.BundleVersion)))
-}
-
-func with(values map[string]string, key, value string) map[string]string {
-	if values == nil {
-		values = map[string]string{}
-	}
-	values[key] = value
-	return values
+	object.SetAnnotations(labels.Merge(object.GetAnnotations(), labels.Set{v1alpha1.BundleVersionAnnotation: strconv.Itoa(bundle.BundleVersion)}))
 }
 
 // isRefusal reports whether the API server refuses a write, so that it does not help to repeat it at once.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -354,7 +355,7 @@ func TestRefusedPolicy(t *testing.T) {
 				if !tc.present(object) {
 					continue
 				}
-				object.SetAnnotations(with(object.GetAnnotations(), v1alpha1.BundleVersionAnnotation, "1"))
+				object.SetAnnotations(labels.Merge(object.GetAnnotations(), labels.Set{v1alpha1.BundleVersionAnnotation: "1"}))
 				if object.GetKind() == crdKind {
 					served := []any{map[string]any{"type": "Established", "status": "True"}}
 					g.Expect(unstructured.SetNestedSlice(object.Object, served, "status", "conditions")).To(Succeed())

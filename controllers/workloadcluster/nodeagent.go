@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -119,7 +120,7 @@ const daemonSetKind = "DaemonSet"
 // been moved here, or the other management cluster may be gone. If both want it, the last one to connect keeps it; if that one removes it,
 // the other one installs it again.
 func (r *Reconciler) own(daemonSet *unstructured.Unstructured) {
-	daemonSet.SetAnnotations(with(daemonSet.GetAnnotations(), v1alpha1.OwnerManagementClusterAnnotation, r.ManagementCluster))
+	daemonSet.SetAnnotations(labels.Merge(daemonSet.GetAnnotations(), labels.Set{v1alpha1.OwnerManagementClusterAnnotation: r.ManagementCluster}))
 }
 
 func ownerOf(daemonSet client.Object) string {

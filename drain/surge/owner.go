@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 const anotherActor = "Another actor"
@@ -17,7 +18,7 @@ func ownerOf(object metav1.Object, field string) string {
 	var owner string
 	var latest time.Time
 	for _, entry := range object.GetManagedFields() {
-		if at := timeOf(entry); owns(entry, field) && (owner == "" || at.After(latest)) {
+		if at := ptr.Deref(entry.Time, metav1.Time{}).Time; owns(entry, field) && (owner == "" || at.After(latest)) {
 			owner, latest = entry.Manager, at
 		}
 	}
@@ -25,13 +26,6 @@ func ownerOf(object metav1.Object, field string) string {
 		return anotherActor
 	}
 	return fmt.Sprintf("Field manager %q", owner)
-}
-
-func timeOf(entry metav1.ManagedFieldsEntry) time.Time {
-	if entry.Time == nil {
-		return time.Time{}
-	}
-	return entry.Time.Time
 }
 
 func owns(entry metav1.ManagedFieldsEntry, field string) bool {

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -47,13 +48,9 @@ func Mark(pod *corev1.Pod) {
 	if Marked(pod) {
 		return
 	}
-	annotations := maps.Clone(pod.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[v1alpha1.DeletionCostAnnotation] = annotations[corev1.PodDeletionCost]
-	annotations[corev1.PodDeletionCost] = leavingCost
-	pod.Annotations = annotations
+	pod.Annotations = labels.Merge(pod.Annotations, labels.Set{
+		v1alpha1.DeletionCostAnnotation: pod.Annotations[corev1.PodDeletionCost], corev1.PodDeletionCost: leavingCost,
+	})
 }
 
 // Unmark restores the deletion cost that a Pod had before Mark. It keeps a cost that another actor has set since.

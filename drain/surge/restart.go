@@ -2,7 +2,6 @@ package surge
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -127,18 +127,9 @@ func (r *restart) begin(pods []Leaving) Decision {
 	}
 	reported := slices.MaxFunc(pods, func(a, b Leaving) int { return a.Progress.Compare(b.Progress) }).Progress
 	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(reported.Unix(), 10) // so that a second write begins no other rollout
-	d.Spec.Template.Annotations = with(d.Spec.Template.Annotations, at)
-	d.Labels = with(d.Labels, at)
+	restarted := labels.Set{v1alpha1.RestartedAt: at}
+	d.Spec.Template.Annotations, d.Labels = labels.Merge(d.Spec.Template.Annotations, restarted), labels.Merge(d.Labels, restarted)
 	return Decision{Deployment: d, Event: &Event{Reason: EventRestarted, Message: r.restartingMessage()}}
-}
-
-func with(values map[string]string, at string) map[string]string {
-	values = maps.Clone(values)
-	if values == nil {
-		values = map[string]string{}
-	}
-	values[v1alpha1.RestartedAt] = at
-	return values
 }
 
 func (r *restart) refuse(pod Leaving, refusal Refusal, why string) {
