@@ -158,7 +158,7 @@ func (o Observation) holds(held []Leaving) bool {
 
 func decide(o Observation) Decision {
 	if o.Deployment == nil {
-		return orphaned(o, NoDeployment, "The Deployment of the Pod does not exist")
+		return orphaned(o)
 	}
 	b, err := BaselineOf(o.Deployment)
 	switch {
@@ -209,10 +209,10 @@ func dropInvalid(o Observation, why error) Decision {
 }
 
 // orphaned cleans up the surge of a Deployment that was deleted.
-func orphaned(o Observation, reason Refusal, message string) Decision {
+func orphaned(o Observation) Decision {
 	d, _ := restoreOrphans(o)
 	d.Unmark = o.Abandoned
-	d.Reports = refuseAll(o.Leaving, reason, message)
+	d.Reports = refuseAll(o.Leaving, NoDeployment, "The Deployment of the Pod does not exist")
 	return d
 }
 
