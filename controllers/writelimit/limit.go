@@ -18,13 +18,10 @@ type Limiter[K comparable] struct {
 // NextWrite returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object
 // has no record.
 func (w *Limiter[K]) NextWrite(key K, now time.Time, interval time.Duration) time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	last, known := w.last[key]
-	if !known {
-		return now
+	if last := w.LastWrite(key); !last.IsZero() {
+		return last.Add(interval)
 	}
-	return last.Add(interval)
+	return now
 }
 
 // LastWrite returns when the object was last written, zero if it has no record.
