@@ -53,9 +53,11 @@ func (s *selection) targets(args []string, kinds ...string) (targets, error) {
 	return t, err
 }
 
-// nameFor returns the name by which the command line names a Machine: its own name, or that of its Node or MachineDeployment.
-func (t targets) nameFor(machine *clusterv1.Machine) string {
-	switch t.kind {
+// nameFor returns the name by which the command line names a Machine: its own name, or that of its Node, MachineDeployment or Cluster.
+func nameFor(kind string, machine *clusterv1.Machine) string {
+	switch kind {
+	case "cluster":
+		return machine.Spec.ClusterName
 	case "node":
 		return machine.Status.NodeRef.Name
 	case "machinedeployment":
@@ -92,7 +94,7 @@ func (t targets) machines(ctx context.Context, c *observe.Connections) ([]types.
 	found := map[string]bool{}
 	for i := range all {
 		machine := &all[i]
-		name := t.nameFor(machine)
+		name := nameFor(t.kind, machine)
 		found[name] = true
 		if name != "" && t.selects(name, machine.Labels) {
 			keys = append(keys, client.ObjectKeyFromObject(machine))

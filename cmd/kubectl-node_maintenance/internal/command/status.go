@@ -206,18 +206,7 @@ func (s *statusOptions) drainsOf(ctx context.Context, w *observe.Workload) (repo
 
 // concerns reports whether the object that the command line names is the Machine or an owner of it.
 func concerns(m *clusterv1.Machine, kind, name string) bool {
-	switch kind {
-	case "cluster":
-		return m.Spec.ClusterName == name
-	case "machinedeployment":
-		return m.Labels[clusterv1.MachineDeploymentNameLabel] == name
-	case "machine":
-		return m.Name == name
-	case "node":
-		return m.Status.NodeRef.Name == name
-	default:
-		return true
-	}
+	return kind == "" || nameFor(kind, m) == name
 }
 
 // workloadHas returns an error if a workload cluster has no objects of a kind.
