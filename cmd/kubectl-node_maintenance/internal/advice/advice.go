@@ -168,12 +168,3 @@ func Of(reason string) (fix, link string) {
 	}
 	return fix, link
 }
-
-// Sections returns the sections of the guide that reports link to.
-func Sections() []string {
-	sections := make([]string, 0, len(byReason))
-	for _, known := range byReason {
-		sections = append(sections, known.section)
-	}
-	return sections
-}

@@ -1,10 +1,14 @@
-package advice_test
+package advice
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -17,7 +21,7 @@ func TestReasonsOfMachines(t *testing.T) {
 		v1alpha1.ReasonHandedOver, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonTimedOut, v1alpha1.ReasonSkipped,
 	} {
 		t.Run("K2: the guide explains the reason "+reason+" of a Machine", func(t *testing.T) {
-			if _, section := advice.Of(reason); section == "" {
+			if _, section := Of(reason); section == "" {
 				t.Error("no section of the guide")
 			}
 		})
@@ -65,9 +69,26 @@ func TestOfObstacle(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if fix, link := advice.OfObstacle(tc.obstacle); fix != tc.want || link == "" {
+			if fix, link := OfObstacle(tc.obstacle); fix != tc.want || link == "" {
 				t.Errorf("got %q, %q", fix, link)
 			}
 		})
+	}
+}
+
+// TestGuide asserts that each link leads to a section of the guide.
+func TestGuide(t *testing.T) {
+	g := NewWithT(t)
+	content, err := os.ReadFile("../../../../docs/guide/stuck-drains.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	notInAnchor := regexp.MustCompile(`[^a-z0-9 -]`)
+	var sections []string
+	for line := range strings.SplitSeq(string(content), "\n") {
+		if title, found := strings.CutPrefix(line, "### "); found {
+			sections = append(sections, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
+		}
+	}
+	for _, known := range byReason {
+		g.Expect(sections).To(ContainElement(known.section))
 	}
 }

@@ -3,8 +3,6 @@ package report_test
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -15,7 +13,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
@@ -151,23 +148,6 @@ func TestExitCode(t *testing.T) {
 		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: []string{"x"}}, 1},
 	} {
 		t.Run("K2: "+name, func(t *testing.T) { NewWithT(t).Expect(test.plan.ExitCode()).To(Equal(test.want)) })
-	}
-}
-
-// TestGuide asserts that each link leads to a section of the guide.
-func TestGuide(t *testing.T) {
-	g := NewWithT(t)
-	content, err := os.ReadFile("../../../../docs/guide/stuck-drains.md")
-	g.Expect(err).NotTo(HaveOccurred())
-	notInAnchor := regexp.MustCompile(`[^a-z0-9 -]`)
-	var sections []string
-	for line := range strings.SplitSeq(string(content), "\n") {
-		if title, found := strings.CutPrefix(line, "### "); found {
-			sections = append(sections, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
-		}
-	}
-	for _, section := range advice.Sections() {
-		g.Expect(sections).To(ContainElement(section))
 	}
 }
 
