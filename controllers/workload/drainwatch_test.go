@@ -121,16 +121,6 @@ func TestPodsInAnOutage(t *testing.T) {
 	})
 }
 
-// BenchmarkRelease1000Nodes30000Pods is the end of a NodeMaintenance that selects many Nodes, under the lock of all workload clusters.
-func BenchmarkRelease1000Nodes30000Pods(b *testing.B) {
-	for range b.N {
-		b.StopTimer()
-		w := newWatchOf(1000, 30)
-		b.StartTimer()
-		w.release("owner")
-	}
-}
-
 func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {
 	g := NewWithT(t)
 	changed := make(chan any, 10)

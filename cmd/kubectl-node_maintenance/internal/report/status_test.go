@@ -159,10 +159,3 @@ func TestStatusOfManyDrains(t *testing.T) {
 		g.Expect(clusters[0].Groups[0].Drains).To(HaveEach(HaveField("Maintenances", ConsistOf(HaveField("Pods", HaveLen(20))))))
 	})
 }
-
-func BenchmarkStatus500Drains10000Evacuations(b *testing.B) {
-	all, drains := drainsOf(500, 10_000)
-	for b.Loop() {
-		report.StatusOf(all, drains)
-	}
-}
