@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -121,7 +122,11 @@ func TrimPod(object any) (any, error) {
 		Tolerations:                   pod.Spec.Tolerations,
 		Volumes:                       claimedVolumes(pod.Spec.Volumes),
 	}
-	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, Conditions: readyCondition(pod.Status.Conditions)}
+	ready := rules.ReadyCondition(pod)
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason}
+	if ready.Type != "" {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: ready.Type, Status: ready.Status}}
+	}
 	return pod, nil
 }
 
@@ -136,15 +141,6 @@ func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
 		}
 	}
 	return claimed
-}
-
-func readyCondition(conditions []corev1.PodCondition) []corev1.PodCondition {
-	for _, condition := range conditions {
-		if condition.Type == corev1.PodReady {
-			return []corev1.PodCondition{{Type: corev1.PodReady, Status: condition.Status}}
-		}
-	}
-	return nil
 }
 
 // TrimNode drops the fields of cached Nodes that no decision needs, such as images and the reports of kubelets about the machine.

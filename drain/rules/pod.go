@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,23 +55,21 @@ func Finished(pod *corev1.Pod) bool {
 }
 
 // Ready reports whether a Pod is ready, as PodDisruptionBudgets and Deployments count it.
-func Ready(pod *corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
+func Ready(pod *corev1.Pod) bool { return ReadyCondition(pod).Status == corev1.ConditionTrue }
+
+// ReadyCondition returns the condition Ready of a Pod, without a type if it has none.
+func ReadyCondition(pod *corev1.Pod) corev1.PodCondition {
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	if at < 0 {
+		return corev1.PodCondition{}
 	}
-	return false
+	return pod.Status.Conditions[at]
 }
 
 // UnreadyFor reports whether a Pod has not been ready for a duration.
 func UnreadyFor(pod *corev1.Pod, d time.Duration, now time.Time) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status != corev1.ConditionTrue && now.Sub(condition.LastTransitionTime.Time) >= d
-		}
-	}
-	return false
+	ready := ReadyCondition(pod)
+	return ready.Type != "" && ready.Status != corev1.ConditionTrue && now.Sub(ready.LastTransitionTime.Time) >= d
 }
 
 // Unschedulable returns the condition of a Pod that says that the scheduler has found no Node for it, nil if there is none. It has a

@@ -303,10 +303,8 @@ func (o Observation) unavailableSince(next Waiting, pod *corev1.Pod) (since time
 	if o.duringDrain(next, since) { // it may replace a Pod that was evicted
 		return since, true
 	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			since = condition.LastTransitionTime.Time
-		}
+	if ready := rules.ReadyCondition(pod); ready.Type != "" {
+		since = ready.LastTransitionTime.Time
 	}
 	return since, since.After(next.DrainStart)
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -175,18 +176,9 @@ func (s *scene) node(name string) *corev1.Node {
 // isInitialized returns true if the Node is ready, and the taints with which it registered are removed. A Node may be ready, and its
 // Machine available, before that.
 func isInitialized(node *corev1.Node) bool {
-	return isReady(node) && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+	return util.IsNodeReady(node) && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == clusterv1.NodeUninitializedTaint.Key || taint.Key == corev1.TaintNodeNotReady
 	})
-}
-
-func isReady(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // deleteMachine deletes a Machine and does not wait.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -44,7 +45,7 @@ func (s *scene) testNodeConditions() {
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
 	s.setCondition("m1", `{"type":"DrainInProgress","$patch":"delete"}`)
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrainInProgress)
-	s.Expect(isReady(s.node("m1"))).To(BeTrue(), "the conditions of the kubelet are unchanged")
+	s.Expect(util.IsNodeReady(s.node("m1"))).To(BeTrue(), "the conditions of the kubelet are unchanged")
 
 	s.Expect(s.workload.Client.Delete(s.Context(), budget("web", 0))).To(Succeed())
 	s.expectNodeConditions("m1", v1alpha1.NodeMaintenanceInProgress, v1alpha1.NodeDrained)

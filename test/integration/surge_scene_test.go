@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -144,10 +145,8 @@ func (s *scene) watchAvailable(app string) func() (least, most int) {
 	serving := map[types.UID]bool{}
 	count := func(pod *corev1.Pod, gone bool) int {
 		delete(serving, pod.UID)
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && !gone && pod.DeletionTimestamp == nil {
-				serving[pod.UID] = true
-			}
+		if rules.Ready(pod) && !gone && pod.DeletionTimestamp == nil {
+			serving[pod.UID] = true
 		}
 		return len(serving)
 	}

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -125,7 +126,7 @@ func (n *Node) Boot(ctx context.Context) error {
 		if err := n.client.Get(ctx, types.NamespacedName{Name: n.Name()}, node); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
-		return ready(node), nil
+		return util.IsNodeReady(node), nil
 	}), "waiting for node %s to be ready", n.Name())
 }
 
@@ -145,15 +146,6 @@ func (n *Node) resetReadyCondition(ctx context.Context) error {
 		}
 	}
 	return errors.Wrap(n.client.Status().Patch(ctx, changed, client.MergeFrom(node)), "resetting the condition Ready of the Node")
-}
-
-func ready(node *corev1.Node) bool {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // SwitchOn switches the node on without waiting.
