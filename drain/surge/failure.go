@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -73,7 +74,7 @@ type Unscheduled struct {
 func UnscheduledIn(pods []*corev1.Pod, readAt time.Time) Unscheduled {
 	first := Unscheduled{ReadAt: readAt}
 	for _, pod := range pods {
-		c := unschedulable(pod)
+		c := rules.Unschedulable(pod)
 		if c != nil && (first.Pod == "" || c.LastTransitionTime.Time.Before(first.Since)) {
 			first.Pod, first.Message, first.Since = pod.Name, oneLine(c.Message), c.LastTransitionTime.Time
 		}
@@ -124,19 +125,6 @@ func creationTime(d *appsv1.Deployment, message string) time.Duration {
 // gracePeriod returns how long the Pods of a Deployment may take to terminate.
 func gracePeriod(d *appsv1.Deployment) time.Duration {
 	return time.Duration(min(ptr.Deref(d.Spec.Template.Spec.TerminationGracePeriodSeconds, 0), math.MaxInt32)) * time.Second
-}
-
-// unschedulable returns the condition of a Pod that says that the scheduler has found no Node for it, or nil.
-func unschedulable(pod *corev1.Pod) *corev1.PodCondition {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
-		return nil
-	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return c
-		}
-	}
-	return nil
 }
 
 // AwaitsPods reports whether Observation.Unscheduled matters: the surge has waited for its new Pods for some time.

@@ -337,9 +337,10 @@ func TestUnschedulablePods(t *testing.T) {
 			t.Errorf("refused %v", w.refusals)
 		}
 	})
-	t.Run("E68: Pods that are scheduled, terminate or have a scheduling gate are not unschedulable", func(t *testing.T) {
+	t.Run("E68: Pods that are scheduled, preempt others, terminate or have a scheduling gate are not unschedulable", func(t *testing.T) {
 		for name, change := range map[string]func(*corev1.Pod){
 			"scheduled":   func(p *corev1.Pod) { p.Spec.NodeName = "one" },
+			"preempting":  func(p *corev1.Pod) { p.Status.NominatedNodeName = "one" },
 			"terminating": func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.Now()) },
 			"gated":       func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated },
 			"ready":       func(p *corev1.Pod) { p.Status.Conditions[0].Type = corev1.PodReady },
