@@ -62,11 +62,16 @@ type target struct {
 // onArena calls do with a new arena.
 func onArena(ctx context.Context, l load, o options, do func(*arena) error) error {
 	a, err := newArena(ctx, l, o)
+	return on(a, err, do)
+}
+
+// on runs a measurement on what was started, and stops it.
+func on[T interface{ stop(failed bool) error }](started T, err error, do func(T) error) error {
 	if err != nil {
 		return err
 	}
-	err = do(a)
-	if stopErr := a.stop(err != nil); err == nil {
+	err = do(started)
+	if stopErr := started.stop(err != nil); err == nil {
 		err = stopErr
 	}
 	return err

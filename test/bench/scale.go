@@ -63,14 +63,7 @@ func atScale(name, about string, files ...string) scenario {
 // onCrowd calls do with a connected, idle crowd.
 func onCrowd(ctx context.Context, size crowdSize, o options, do func(*crowd) error) error {
 	c, err := startCrowd(ctx, size, o)
-	if err != nil {
-		return err
-	}
-	err = do(c)
-	if stopErr := c.stop(err != nil); err == nil {
-		err = stopErr
-	}
-	return err
+	return on(c, err, do)
 }
 
 // startCrowd starts a fleet with all Clusters connected and idle.
