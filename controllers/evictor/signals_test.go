@@ -11,18 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // signaled is a Pod whose budget refuses its eviction, in a workload cluster with a webhook that receives eviction requests.
@@ -79,9 +77,7 @@ func (s *signaled) pass(t *testing.T, now time.Time) (p *pass, index *budgets.In
 	p = passOver(t, now, s.observation, objects...)
 	p.suspended = func(*v1alpha1.NodeMaintenance) bool { return s.suspended }
 	p.collected(s.evacuation)
-	scheme, listed := runtime.NewScheme(), 0
-	_ = clientgoscheme.AddToScheme(scheme)
-	builder := fake.NewClientBuilder().WithScheme(scheme)
+	builder, listed := fakes.Builder(), 0
 	if s.webhook != nil {
 		builder = builder.WithObjects(s.webhook)
 	}

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -23,7 +22,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -65,10 +63,8 @@ func TestFindNode(t *testing.T) {
 		m.Spec.ClusterName, m.Spec.ProviderID, m.Facts = "prod", "cloud://m", machinedrain.Facts{Machine: m.Machine, ControlPlaneMachines: 1}
 		return m
 	}
-	scheme := runtime.NewScheme()
-	_ = corev1.AddToScheme(scheme)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{ProviderID: "cloud://m"}}
-	remote := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node).Build()
+	remote := fakes.Client(node)
 	for name, tc := range map[string]struct {
 		change func(*Machine)
 		answer error
