@@ -107,31 +107,20 @@ func unread(c *observe.Connections, err error) error {
 	return nil
 }
 
-// seeMachineDrain reads the drain of the Node of a Machine.
-func (y *whyOptions) seeMachineDrain(ctx context.Context, w *observe.Workload, machine *observe.Machine, node *corev1.Node) (report.Seen, error) {
-	maintenances, _, err := w.Maintenances(ctx)
-	if err != nil {
-		return report.Seen{Unread: true}, err
-	}
-	intent := report.IntentOf(machine, node, maintenances, nil, y.clock.Now())
-	return y.observed(ctx, w, report.Seen{Node: node, Maintenances: maintenances, Intent: &intent, Unread: w.MaintenancesUnread()})
-}
-
-// seeDrain reads the drain of a Node.
-func (y *whyOptions) seeDrain(ctx context.Context, w *observe.Workload, node *corev1.Node) (report.Seen, error) {
+// seeDrain reads the drain of a Node, and what the drain depends on. machine is that of the Node, nil if it has none or that is not known.
+func (y *whyOptions) seeDrain(ctx context.Context, w *observe.Workload, machine *observe.Machine, node *corev1.Node) (report.Seen, error) {
 	maintenances, _, err := w.Maintenances(ctx)
 	if err != nil {
 		return report.Seen{Node: node, Unread: true}, err
 	}
 	intent := report.NodeIntentOf(node, maintenances)
-	return y.observed(ctx, w, report.Seen{Node: node, Maintenances: maintenances, Intent: &intent, Unread: w.MaintenancesUnread()})
-}
-
-// observed adds what the drain depends on.
-func (y *whyOptions) observed(ctx context.Context, w *observe.Workload, seen report.Seen) (report.Seen, error) {
-	observed, err := w.Forecast(ctx, seen.Intent.Maintenance, seen.Node, y.clock.Now())
+	if machine != nil {
+		intent = report.IntentOf(machine, node, maintenances, nil, y.clock.Now())
+	}
+	seen := report.Seen{Node: node, Maintenances: maintenances, Intent: &intent, Unread: w.MaintenancesUnread()}
+	observed, err := w.Forecast(ctx, intent.Maintenance, node, y.clock.Now())
 	if err == nil {
-		observed.Then = seen.Intent.Then
+		observed.Then = intent.Then
 		seen.Observed = &observed
 	}
 	return seen, err
@@ -168,7 +157,7 @@ func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, mac
 	if skip := machinedrain.SkipNode(node); node == nil || skip != machinedrain.NotSkipped && !machine.DeletionTimestamp.IsZero() {
 		return report.Seen{Skip: skip}, nil
 	}
-	return y.seeMachineDrain(ctx, w, machine, node)
+	return y.seeDrain(ctx, w, machine, node)
 }
 
 func (y *whyOptions) explainNode(ctx context.Context, c *observe.Connections, name string) (*report.Why, error) {
@@ -180,7 +169,7 @@ func (y *whyOptions) explainNode(ctx context.Context, c *observe.Connections, na
 	if node == nil {
 		return nil, errors.Errorf("there is no Node %s in %s", name, w.Name)
 	}
-	seen, err := y.seeDrain(ctx, w, node)
+	seen, err := y.seeDrain(ctx, w, nil, node)
 	if err != nil {
 		err = unread(c, err)
 	}
@@ -222,20 +211,16 @@ func (y *whyOptions) seeDrainOf(
 	ctx context.Context, c *observe.Connections, w *observe.Workload, cluster types.NamespacedName, node *corev1.Node,
 ) (report.Seen, error) {
 	if cluster.Name == "" {
-		return y.seeDrain(ctx, w, node)
+		return y.seeDrain(ctx, w, nil, node)
 	}
 	machine, err := machineOf(ctx, c.Current, cluster, node)
-	switch {
-	case err != nil: // the rules of the Machine are not known
+	if err != nil { // the rules of the Machine are not known
 		if err := unread(c, err); err != nil {
 			return report.Seen{}, err
 		}
-		return y.seeDrain(ctx, w, node)
-	case machine == nil:
-		return y.seeDrain(ctx, w, node)
-	default:
-		return y.seeMachineDrain(ctx, w, machine, node)
+		machine = nil
 	}
+	return y.seeDrain(ctx, w, machine, node)
 }
 
 // machineOf reads the Machine of a Node of a Cluster, nil if it has none. Where the Node was not read, the Machines name their Nodes.

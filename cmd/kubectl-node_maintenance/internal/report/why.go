@@ -116,7 +116,7 @@ type EvacuationView struct {
 
 // Seen is what was read of a workload cluster about the Node of a Machine, or about a Node.
 type Seen struct {
-	// Node is nil if it does not exist, or if Unread is true.
+	// Node is nil if it does not exist or could not be read.
 	Node         *corev1.Node
 	Maintenances []v1alpha1.NodeMaintenance
 	// Intent is nil if the Node is not drained, or if Unread is true.
