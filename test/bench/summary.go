@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -102,7 +103,7 @@ func (s *summary) table() (string, error) {
 			_, compares := result["samples"]
 			cells := []any{result["limit_"+row.key], result["capnm_"+row.key], result["kubectl_"+row.key], result["capi_"+row.key]}
 			if !compares {
-				cells = []any{result["limit_"+row.key], firstOfAny(result["capnm_"+row.key], result[row.key]), nil, result[row.capi]}
+				cells = []any{result["limit_"+row.key], cmp.Or(result["capnm_"+row.key], result[row.key]), nil, result[row.capi]}
 			}
 			if cells[1] == nil {
 				continue
@@ -116,14 +117,6 @@ func (s *summary) table() (string, error) {
 		}
 	}
 	return text.String(), nil
-}
-
-func firstOfAny(values ...any) any {
-	at := slices.IndexFunc(values, func(value any) bool { return value != nil })
-	if at < 0 {
-		return nil
-	}
-	return values[at]
 }
 
 func cellOf(value any) string {
