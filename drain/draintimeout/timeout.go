@@ -24,8 +24,8 @@ import (
 // time to observe the deletion, to unmount volumes and to confirm.
 const Margin = 10 * time.Second
 
-// DeletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
-const DeletionMargin = 5 * time.Second
+// deletionMargin is the time that a Pod which is deleted before the drain timeout gets in addition to its grace period.
+const deletionMargin = 5 * time.Second
 
 // evictionTime is the time after the beginning of the drain, and after the final eviction attempt of a Pod, in which only Pods whose
 // eviction was refused are deleted. If half of the remaining drain timeout is shorter, that applies instead.
@@ -130,7 +130,7 @@ func (d Drain) FinalAttemptAt(gracePeriod time.Duration) time.Time {
 	earliest := d.half()
 	if d.Deletes {
 		earliest = d.deletesFrom(gracePeriod)
-		if before := latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest).Add(-d.evictionTime()); before.Before(earliest) {
+		if before := latest(d.Ends.Add(-gracePeriod-deletionMargin), earliest).Add(-d.evictionTime()); before.Before(earliest) {
 			earliest = before
 		}
 	}
@@ -144,7 +144,7 @@ func (d Drain) DeleteAt(gracePeriod time.Duration, e *v1alpha1.Evacuation) time.
 	if refused := evacuation.RefusedAt(e); refused != nil && !d.isTooShort(gracePeriod) && !refused.Before(d.Began) && refused.Before(earliest) {
 		earliest = *refused
 	}
-	return latest(d.Ends.Add(-gracePeriod-DeletionMargin), earliest, d.Observed)
+	return latest(d.Ends.Add(-gracePeriod-deletionMargin), earliest, d.Observed)
 }
 
 // deletesFrom returns the time from which the drain deletes Pods with a grace period whose eviction was not refused.
@@ -167,11 +167,11 @@ func (d Drain) half() time.Time { return d.Start.Add(d.Ends.Sub(d.Start) / 2) }
 // Shortage says that the drain deletes a Pod, but too late for its grace period, and what to do about it. It is empty if the Pod is given
 // its whole grace period, or if the drain deletes no Pods.
 func (d Drain) Shortage(gracePeriod time.Duration) string {
-	if at := latest(d.Ends.Add(-gracePeriod-DeletionMargin), d.deletesFrom(gracePeriod)); !d.Deletes || !at.Add(gracePeriod).After(d.Ends) {
+	if at := latest(d.Ends.Add(-gracePeriod-deletionMargin), d.deletesFrom(gracePeriod)); !d.Deletes || !at.Add(gracePeriod).After(d.Ends) {
 		return ""
 	}
 	return fmt.Sprintf("Its grace period of %s does not fit into the drain timeout of %s, before which onTimeout: Delete deletes it: set a timeout of at least %s",
-		gracePeriod, d.Ends.Sub(d.Start), gracePeriod+DeletionMargin+evictionTime)
+		gracePeriod, d.Ends.Sub(d.Start), gracePeriod+deletionMargin+evictionTime)
 }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

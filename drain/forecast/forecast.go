@@ -125,9 +125,6 @@ type Pod struct {
 	idle        []string             // the classes of evacuators that complete at once
 }
 
-// IsEvicted reports whether the Pod is evicted if no evacuator removes it before.
-func (p *Pod) IsEvicted() bool { return p.Outcome == Evacuated && p.Type == v1alpha1.PodTypeDefault }
-
 // Forecast is the predicted drain of a Node.
 type Forecast struct {
 	// Pods of the Node, by step, then by namespace and name. Pods that stay are last.
@@ -429,7 +426,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	}
 	terms.Ordered = terms.Ordered && !slices.Contains(p.idle, v1alpha1.EvacuatorClassStatefulSet) // an Evacuation without evacuators is resolved
 	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, terms, o.Now))
-	if !p.IsEvicted() || o.Budgets == nil {
+	if p.Type != v1alpha1.PodTypeDefault || o.Budgets == nil {
 		return
 	}
 	candidate := budgets.Candidate{Pod: budgets.PodOf(p.Pod), DeleteUnready: terms.DeletesUnready}

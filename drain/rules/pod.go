@@ -153,7 +153,7 @@ func GracePeriodOf(pod *corev1.Pod) time.Duration {
 // for the Pod's own. On an unreachable Node it is the minimum, since the kubelet does not confirm the termination there.
 func RequestedGracePeriod(pod *corev1.Pod, nodeUnreachable bool) (period time.Duration, seconds *int64) {
 	if nodeUnreachable {
-		return GracePeriod(UnreachableGracePeriodSeconds), ptr.To(UnreachableGracePeriodSeconds)
+		return GracePeriod(unreachableGracePeriodSeconds), ptr.To(unreachableGracePeriodSeconds)
 	}
 	return GracePeriodOf(pod), nil
 }
@@ -167,9 +167,9 @@ func DeletionRequested(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(-GracePeriod(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)))
 }
 
-// UnreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster
+// unreachableGracePeriodSeconds is the grace period of Pods on an unreachable Node, where no kubelet waits for them to terminate. Cluster
 // API uses the same.
-const UnreachableGracePeriodSeconds int64 = 1
+const unreachableGracePeriodSeconds int64 = 1
 
 // Unreachable reports whether the condition Ready of a Node is Unknown: the node controller gets no heartbeats from its kubelet.
 func Unreachable(node *corev1.Node) bool {
@@ -193,6 +193,6 @@ func Overdue(pod *corev1.Pod, nodeUnreachable bool, now time.Time) (overdue bool
 	if !nodeUnreachable || pod.DeletionTimestamp == nil {
 		return false, time.Time{}
 	}
-	overdueAt = pod.DeletionTimestamp.Add(time.Duration(UnreachableGracePeriodSeconds) * time.Second)
+	overdueAt = pod.DeletionTimestamp.Add(time.Duration(unreachableGracePeriodSeconds) * time.Second)
 	return !now.Before(overdueAt), overdueAt
 }
