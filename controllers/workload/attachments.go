@@ -144,17 +144,11 @@ func nodeOfAttachment(object any) ([]string, error) {
 }
 
 // trimAttachment drops the fields that no decision needs. A cluster may have tens of thousands of VolumeAttachments.
-func trimAttachment(object any) (any, error) {
-	attachment, ok := object.(*storagev1.VolumeAttachment)
-	if !ok {
-		return object, nil
+var trimAttachment = trimming(func(attachment *storagev1.VolumeAttachment) {
+	attachment.ObjectMeta = metav1.ObjectMeta{Name: attachment.Name, UID: attachment.UID, ResourceVersion: attachment.ResourceVersion}
+	attachment.Spec = storagev1.VolumeAttachmentSpec{
+		NodeName: attachment.Spec.NodeName,
+		Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: attachment.Spec.Source.PersistentVolumeName},
 	}
-	return &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: attachment.Name, UID: attachment.UID, ResourceVersion: attachment.ResourceVersion},
-		Spec: storagev1.VolumeAttachmentSpec{
-			NodeName: attachment.Spec.NodeName,
-			Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: attachment.Spec.Source.PersistentVolumeName},
-		},
-		Status: storagev1.VolumeAttachmentStatus{Attached: attachment.Status.Attached},
-	}, nil
-}
+	attachment.Status = storagev1.VolumeAttachmentStatus{Attached: attachment.Status.Attached}
+})

@@ -181,38 +181,23 @@ func identityChanged(before, after any) bool {
 }
 
 // trimNamespace drops the fields of Namespaces that no decision needs.
-func trimNamespace(object any) (any, error) {
-	m, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
-	}
+var trimNamespace = trimming(func(m *metav1.PartialObjectMetadata) {
 	m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Labels: m.Labels}
-	return m, nil
-}
+})
 
 // trimBudget drops the fields of PodDisruptionBudgets that no decision needs: tenants write them.
-func trimBudget(object any) (any, error) {
-	b, ok := object.(*policyv1.PodDisruptionBudget)
-	if !ok {
-		return object, nil
-	}
+var trimBudget = trimming(func(b *policyv1.PodDisruptionBudget) {
 	b.ObjectMeta = metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, UID: b.UID, ResourceVersion: b.ResourceVersion, Generation: b.Generation}
 	b.Status.Conditions = slices.DeleteFunc(b.Status.Conditions, func(c metav1.Condition) bool { return c.Type != policyv1.DisruptionAllowedCondition })
 	for i := range b.Status.Conditions {
 		b.Status.Conditions[i].Message = text.Cut(b.Status.Conditions[i].Message, text.MaxMessage)
 	}
-	return b, nil
-}
+})
 
 // trimDaemonSet drops the fields of DaemonSets that no decision needs: tenants write them.
-func trimDaemonSet(object any) (any, error) {
-	m, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
-	}
+var trimDaemonSet = trimming(func(m *metav1.PartialObjectMetadata) {
 	m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
-	return m, nil
-}
+})
 
 // budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be
 // upgraded.

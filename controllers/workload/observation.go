@@ -9,6 +9,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -100,12 +101,18 @@ var neededAnnotations = []string{corev1.MirrorPodAnnotationKey, corev1.PodDeleti
 // 63, and so is what is kept of it.
 const maxPriority = 80
 
-// TrimPod drops the fields of cached Pods that no decision needs, to limit the memory of large drains.
-func TrimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
+// trimming returns a transform function that trims objects of one type in place.
+func trimming[T any](trim func(T)) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if typed, is := object.(T); is {
+			trim(typed)
+		}
 		return object, nil
 	}
+}
+
+// TrimPod drops the fields of cached Pods that no decision needs, to limit the memory of large drains.
+var TrimPod = trimming(func(pod *corev1.Pod) {
 	pod.ManagedFields = nil
 	for key, value := range pod.Annotations {
 		switch {
@@ -127,8 +134,7 @@ func TrimPod(object any) (any, error) {
 	if ready.Type != "" {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: ready.Type, Status: ready.Status}}
 	}
-	return pod, nil
-}
+})
 
 func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
 	var claimed []corev1.Volume
@@ -144,15 +150,10 @@ func claimedVolumes(volumes []corev1.Volume) []corev1.Volume {
 }
 
 // TrimNode drops the fields of cached Nodes that no decision needs, such as images and the reports of kubelets about the machine.
-func TrimNode(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
+var TrimNode = trimming(func(node *corev1.Node) {
 	node.ManagedFields = nil
 	node.Status = corev1.NodeStatus{Conditions: node.Status.Conditions, VolumesAttached: node.Status.VolumesAttached}
-	return node, nil
-}
+})
 
 // evacuationAnnotations are the annotations of Evacuations that decisions need.
 var evacuationAnnotations = []string{
