@@ -16,7 +16,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // Requester requests NodeMaintenances for Machines.
@@ -57,7 +56,7 @@ func (q *Requester) Desired(ctx context.Context, r Request, found machinedrain.F
 	if err != nil {
 		return nil, nil, err
 	}
-	compiled := compile(r.Cluster, r.Machine, r.DaemonSetPods, all)
+	compiled := machinedrain.CompileRules(r.Cluster, r.Machine, r.DaemonSetPods, all)
 	if unread := q.Unread.List("MachineDrainRule", r.Machine.Namespace); len(unread) > 0 {
 		problem = &Problem{
 			Reason: v1alpha1.ReasonInvalidDrainRule, Message: "Waiting for a MachineDrainRule that may select the Machine to be fixed: " + unread[0].Error(),
@@ -84,7 +83,7 @@ func (q *Requester) HasInvalidRules(ctx context.Context, cluster *clusterv1.Clus
 		if len(q.Unread.List("MachineDrainRule", cluster.Namespace)) > 0 {
 			return true, err
 		}
-		return err == nil && len(compile(cluster, machine, v1alpha1.DaemonSetPodsSkip, all).Problems) > 0, err
+		return err == nil && len(machinedrain.CompileRules(cluster, machine, v1alpha1.DaemonSetPodsSkip, all).Problems) > 0, err
 	}
 }
 
@@ -92,17 +91,6 @@ func (q *Requester) listRules(ctx context.Context, namespace string, options ...
 	list := &clusterv1.MachineDrainRuleList{}
 	err := q.Client.List(ctx, list, append(options, client.InNamespace(namespace))...)
 	return list.Items, errors.Wrapf(err, "listing the MachineDrainRules of namespace %s", namespace)
-}
-
-func compile(cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy,
-	all []clusterv1.MachineDrainRule,
-) rules.Compiled {
-	return rules.Compile(rules.Input{
-		Cluster:           rules.ClusterFacts{Labels: cluster.Labels},
-		Machine:           rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
-		DaemonSetPods:     daemonSetPods,
-		MachineDrainRules: all,
-	})
 }
 
 // Apply creates the desired NodeMaintenance, or updates the one that is present. It returns the result.

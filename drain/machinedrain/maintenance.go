@@ -242,6 +242,16 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	return policy
 }
 
+// CompileRules returns the drain rules of a Machine.
+func CompileRules(cluster *clusterv1.Cluster, machine *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy,
+	all []clusterv1.MachineDrainRule,
+) rules.Compiled {
+	return rules.Compile(rules.Input{
+		Cluster: rules.ClusterFacts{Labels: cluster.Labels}, Machine: rules.MachineFacts{Namespace: machine.Namespace, Labels: machine.Labels},
+		DaemonSetPods: daemonSetPods, MachineDrainRules: all,
+	})
+}
+
 // DaemonSetPods returns what the drain rules of a Machine say about the Pods of DaemonSets now. present is its NodeMaintenance, nil if it
 // does not exist. If the policy drains these Pods, they are skipped until the volumes have detached, because the node plugin of a CSI
 // driver is one of them. Then the rule that skips them is lifted and not restored.

@@ -68,10 +68,11 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 	if intent.isOfClusterAPI(m) {
 		request.Policy = drainOfClusterAPI
 	}
-	request.Rules, intent.Problems = compile(m.Cluster, m.Machine, machinedrain.DaemonSetPods(intent.Policy, intent.Present), m.Rules)
+	compiled := machinedrain.CompileRules(m.Cluster, m.Machine, machinedrain.DaemonSetPods(intent.Policy, intent.Present), m.Rules)
+	request.Rules, intent.Problems = compiled.Rules, compiled.Problems
 	intent.Maintenance = desired(intent.Present, request, len(intent.Problems) > 0)
 	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) {
-		request.Rules, _ = compile(m.Cluster, m.Machine, v1alpha1.DaemonSetPodsDrain, m.Rules)
+		request.Rules = machinedrain.CompileRules(m.Cluster, m.Machine, v1alpha1.DaemonSetPodsDrain, m.Rules).Rules
 		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
 	}
 	intent.Turn = turnOf(m, node, intent, maintenances, nodes, now)
@@ -119,17 +120,6 @@ func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
 		return answer
 	}
 	return ""
-}
-
-func compile(cluster *clusterv1.Cluster, m *clusterv1.Machine, daemonSetPods v1alpha1.DaemonSetPodsPolicy,
-	all []clusterv1.MachineDrainRule,
-) ([]v1alpha1.DrainRule, []rules.Problem) {
-	compiled := rules.Compile(rules.Input{
-		Cluster:       rules.ClusterFacts{Labels: cluster.Labels},
-		Machine:       rules.MachineFacts{Namespace: m.Namespace, Labels: m.Labels},
-		DaemonSetPods: daemonSetPods, MachineDrainRules: all,
-	})
-	return compiled.Rules, compiled.Problems
 }
 
 // desired returns the present NodeMaintenance with the updates that the manager would make, or a new one. With invalid rules, a drain
@@ -180,8 +170,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		}
 	}
 	hasInvalidRules := func(machine *clusterv1.Machine) bool {
-		_, problems := compile(m.Cluster, machine, v1alpha1.DaemonSetPodsSkip, m.Rules)
-		return len(problems) > 0
+		return len(machinedrain.CompileRules(m.Cluster, machine, v1alpha1.DaemonSetPodsSkip, m.Rules).Problems) > 0
 	}
 	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
 	self.Policy, self.Patience = limit.Policy, limit.Patience
