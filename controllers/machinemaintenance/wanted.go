@@ -29,20 +29,26 @@ func (q *Requester) Wanted(ctx context.Context, machine *clusterv1.Machine, now 
 	case err != nil:
 		return "", errors.Wrapf(err, "getting Cluster %s", klog.KRef(machine.Namespace, machine.Spec.ClusterName))
 	}
-	policies := &v1alpha1.MachineDrainPolicyList{}
-	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
-		return "", errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
-	}
-	parsed := machinedrain.ParsePolicies(policies.Items)
-	outdated, err := q.outdatedStage(ctx, cluster, machine, parsed, now)
+	policies, err := q.policies(ctx, machine.Namespace)
 	if err != nil {
 		return "", err
 	}
-	selection, _ := q.PolicyFor(machine, cluster, parsed)
+	outdated, err := q.outdatedStage(ctx, cluster, machine, policies, now)
+	if err != nil {
+		return "", err
+	}
+	selection, _ := q.PolicyFor(machine, cluster, policies)
 	if selection.Unread != "" {
 		return machinedrain.StageOfUnread(machine, cluster), nil
 	}
 	return machinedrain.WantedStage(machine, cluster, selection.Settings(machine), outdated), nil
+}
+
+// policies returns the MachineDrainPolicies of a namespace. They must not be modified.
+func (q *Requester) policies(ctx context.Context, namespace string) (machinedrain.Policies, error) {
+	list := &v1alpha1.MachineDrainPolicyList{}
+	err := q.Client.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
+	return machinedrain.ParsePolicies(list.Items), errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", namespace)
 }
 
 // PolicyFor is Policies.For. unread says why the policy cannot be decoded that may select the Machine, nil if the selection has none.
@@ -78,12 +84,9 @@ func (q *Requester) policyOf(ctx context.Context, machine *clusterv1.Machine) (*
 	if err := q.Client.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", klog.KRef(machine.Namespace, machine.Spec.ClusterName))
 	}
-	policies := &v1alpha1.MachineDrainPolicyList{}
-	if err := q.Client.List(ctx, policies, client.InNamespace(machine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
-	}
-	selection, _ := q.PolicyFor(machine, cluster, machinedrain.ParsePolicies(policies.Items))
-	return selection.Settings(machine), nil
+	policies, err := q.policies(ctx, machine.Namespace)
+	selection, _ := q.PolicyFor(machine, cluster, policies)
+	return selection.Settings(machine), err
 }
 
 // PolicyOf returns a function that returns the policy whose settings apply to a Machine of the Cluster, nil if no policy selects it.
@@ -95,11 +98,7 @@ func (q *Requester) PolicyOf(ctx context.Context,
 	if cluster == nil {
 		return func(*clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) { return nil, false, nil }
 	}
-	list := sync.OnceValues(func() (machinedrain.Policies, error) {
-		policies := &v1alpha1.MachineDrainPolicyList{}
-		err := q.Client.List(ctx, policies, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
-		return machinedrain.ParsePolicies(policies.Items), errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", cluster.Namespace)
-	})
+	list := sync.OnceValues(func() (machinedrain.Policies, error) { return q.policies(ctx, cluster.Namespace) })
 	return func(machine *clusterv1.Machine) (*v1alpha1.MachineDrainPolicy, bool, error) {
 		policies, err := list()
 		if err != nil {
