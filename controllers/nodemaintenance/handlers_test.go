@@ -123,12 +123,12 @@ func TestMaintenanceReplacedWhileTheWatchWasInterrupted(t *testing.T) {
 		g.Eventually(func() any { // its handler is added in the background
 			informer.Delete(of("1", "former"))
 			return next()
-		}).Should(Equal(cordoned))
+		}).WithTimeout(time.Minute).Should(Equal(cordoned))
 		for next() != nil {
 			continue
 		}
 		informer.Update(of("1", "former"), of("2", "present"))
-		g.Eventually(next).Should(Equal(cordoned), "it stays cordoned until the next connection")
+		g.Eventually(next).WithTimeout(time.Minute).Should(Equal(cordoned), "it stays cordoned until the next connection")
 	})
 }
 
