@@ -10,6 +10,7 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,6 +52,8 @@ type agentScene struct {
 	key       types.NamespacedName
 	remote    client.Client
 	remoteGet func(client.Object) error
+	// remoteList is the answer to a list of NodeMaintenances.
+	remoteList error
 }
 
 func newAgentScene(t *testing.T) *agentScene {
@@ -62,6 +65,12 @@ func newAgentScene(t *testing.T) *agentScene {
 				return err
 			}
 			return c.Get(ctx, key, object, options...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if list.GetObjectKind().GroupVersionKind().Kind == "NodeMaintenanceList" && s.remoteList != nil {
+				return s.remoteList
+			}
+			return c.List(ctx, list, options...)
 		},
 	}).Build()
 	s.Reconciler, s.key = over(s.remote)
@@ -101,6 +110,16 @@ func (s *agentScene) agent() *appsv1.DaemonSet {
 	return &agents.Items[0]
 }
 
+func (s *agentScene) createNode(annotations map[string]string) {
+	s.Helper()
+	s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: annotations}})).To(Succeed())
+}
+
+// pageNotFound is the answer of a proxy, or of an API server that does not serve the kind, to a request for an object of this name.
+func pageNotFound(name string) error {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{}, name, "page not found", 0, true)
+}
+
 func (s *agentScene) events() []string {
 	var events []string
 	for recorder := s.recorder.(*record.FakeRecorder); len(recorder.Events) > 0; {
@@ -125,6 +144,10 @@ func TestNodeAgentIsRemoved(t *testing.T) {
 		"the feature gate is off, and a policy is invalid": func(s *agentScene) {
 			s.setPolicy(invalidSelector)
 			s.NodeAgentImage = ""
+		},
+		"the CRD of NodeMaintenances does not exist": func(s *agentScene) {
+			s.Expect(s.Client.Delete(s.Context(), s.policy())).To(Succeed())
+			s.remoteList = pageNotFound("")
 		},
 		"the bundle cannot be installed": func(s *agentScene) {
 			disable(s)
@@ -220,8 +243,27 @@ func TestNodeAgentIsKept(t *testing.T) {
 				if object.GetObjectKind().GroupVersionKind().Kind != daemonSetKind {
 					return nil
 				}
-				return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{}, "capnm-node-agent", "page not found", 0, true)
+				return pageNotFound("capnm-node-agent")
 			}
+		}, "", true},
+		"S71, M109: a proxy answers that there are no NodeMaintenances": {func(s *agentScene) {
+			deletePolicy(s)
+			s.createNode(map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"})
+			s.remoteList = pageNotFound("")
+			s.remoteGet = func(object client.Object) error {
+				if object.GetObjectKind().GroupVersionKind().Kind == crdKind {
+					return pageNotFound(object.GetName())
+				}
+				return nil
+			}
+		}, "", true},
+		"S71, M109: the API server does not serve NodeMaintenances yet, but has their CRD": {func(s *agentScene) {
+			deletePolicy(s)
+			s.createNode(map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"})
+			s.remoteList = pageNotFound("")
+			s.Expect(s.remote.Create(s.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
+				Name: "nodemaintenances." + v1alpha1.GroupVersion.Group,
+			}})).To(Succeed())
 		}, "", true},
 		"S72: another management cluster has installed it": {func(s *agentScene) {
 			s.setOwner("there")

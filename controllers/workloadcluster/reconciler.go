@@ -13,6 +13,7 @@ import (
 	"github.com/pkg/errors"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -371,11 +372,8 @@ func listPolicies(ctx context.Context, reader client.Reader, namespace string) (
 func (r *Reconciler) maintenancesInProgress(ctx context.Context, live client.Client) (own, others bool, err error) {
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
-	if err := live.List(ctx, all); err != nil {
-		if workload.NotServed(err) || meta.IsNoMatchError(err) {
-			return false, false, nil
-		}
-		return false, false, errors.Wrap(err, "listing NodeMaintenances")
+	if err := listMaintenances(ctx, live, all); err != nil {
+		return false, false, err
 	}
 	for i := range all.Items {
 		if m := &all.Items[i]; slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) {
@@ -384,6 +382,20 @@ func (r *Reconciler) maintenancesInProgress(ctx context.Context, live client.Cli
 		}
 	}
 	return own, others, nil
+}
+
+// listMaintenances lists all NodeMaintenances of a workload cluster. There are none if their CRD does not exist. That they are not served
+// does not say so: a proxy gives the same answer while no API server is behind it.
+func listMaintenances(ctx context.Context, live client.Client, into client.ObjectList) error {
+	err := live.List(ctx, into)
+	if workload.NotServed(err) || meta.IsNoMatchError(err) {
+		crd := &metav1.PartialObjectMetadata{}
+		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind(crdKind))
+		if workload.DoesNotExist(live.Get(ctx, types.NamespacedName{Name: "nodemaintenances." + v1alpha1.GroupVersion.Group}, crd)) {
+			return nil
+		}
+	}
+	return errors.Wrap(err, "listing NodeMaintenances")
 }
 
 // hasMachine reports whether the Cluster has a Machine that matches.
