@@ -24,6 +24,7 @@ import (
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
 // ensureNodeAgent installs the node agent in the workload cluster if a MachineDrainPolicy that selects the Cluster enables it, and removes
@@ -253,27 +254,34 @@ func findNodeAgent(ctx context.Context, live client.Client) (*metav1.PartialObje
 	return present, nil
 }
 
-// holdingNodes returns the names of the Nodes on which an agent may hold static Pods. It removes the drain targets of static Pods if no
-// other controller does, because no maintenance is in progress, or only those of this management cluster and the feature gate is off: the
-// agents then restore the manifests.
+// holdingNodes returns the names of the Nodes on which an agent may hold static Pods. It removes the drain targets of static Pods that no
+// NodeMaintenance publishes any more: the agents then restore the manifests. What is published is decided as in the controller that writes
+// them, which may run in another management cluster, and not in this one: two managers would else undo each other's writes.
 func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client) (string, error) {
-	own, others, err := r.maintenancesInProgress(ctx, live)
-	if err != nil {
-		return "", err
-	}
 	nodes := &metav1.PartialObjectMetadataList{}
 	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	if err := live.List(ctx, nodes); err != nil {
 		return "", errors.Wrap(err, "listing Nodes")
 	}
+	nodes.Items = slices.DeleteFunc(nodes.Items, func(node metav1.PartialObjectMetadata) bool {
+		return node.Annotations[v1alpha1.StaticPodTargetsAnnotation] == ""
+	})
+	if len(nodes.Items) == 0 {
+		return "", nil
+	}
+	maintenances := &v1alpha1.NodeMaintenanceList{}
+	if err := listMaintenances(ctx, live, maintenances); err != nil {
+		return "", err
+	}
 	var names []string
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
-		if node.Annotations[v1alpha1.StaticPodTargetsAnnotation] == "" {
-			continue
-		}
 		names = append(names, node.Name)
-		if others || own && r.NodeAgentImage != "" {
+		published, _, err := staticpod.Targets(&corev1.Node{ObjectMeta: node.ObjectMeta}, maintenances.Items)
+		if err != nil {
+			return "", err
+		}
+		if published != "" {
 			continue
 		}
 		before := node.DeepCopy()

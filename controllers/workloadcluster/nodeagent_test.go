@@ -17,15 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -67,7 +64,8 @@ func newAgentScene(t *testing.T) *agentScene {
 			return c.Get(ctx, key, object, options...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if list.GetObjectKind().GroupVersionKind().Kind == "NodeMaintenanceList" && s.remoteList != nil {
+			_, isTyped := list.(*v1alpha1.NodeMaintenanceList)
+			if s.remoteList != nil && (isTyped || list.GetObjectKind().GroupVersionKind().Kind == "NodeMaintenanceList") {
 				return s.remoteList
 			}
 			return c.List(ctx, list, options...)
@@ -113,6 +111,22 @@ func (s *agentScene) agent() *appsv1.DaemonSet {
 func (s *agentScene) createNode(annotations map[string]string) {
 	s.Helper()
 	s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: annotations}})).To(Succeed())
+}
+
+// drainStaticPods creates a NodeMaintenance that drains the static Pods of n1: of a Machine in this management cluster, or of a user if it
+// is empty.
+func (s *agentScene) drainStaticPods(managementCluster string) *v1alpha1.NodeMaintenance {
+	s.Helper()
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer}}}
+	if managementCluster != "" {
+		m.Annotations = map[string]string{v1alpha1.OwnerManagementClusterAnnotation: managementCluster}
+	}
+	m.Spec.Stage = v1alpha1.StageDrain
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+		NodeRef: v1alpha1.NodeReference{Name: "n1"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeStatic}},
+	}}
+	s.Expect(s.remote.Create(s.Context(), m)).To(Succeed())
+	return m
 }
 
 // pageNotFound is the answer of a proxy, or of an API server that does not serve the kind, to a request for an object of this name.
@@ -229,12 +243,8 @@ func TestNodeAgentIsKept(t *testing.T) {
 			deletePolicy(s)
 		}, "", false},
 		"S71: agents may hold static Pods": {func(s *agentScene) {
-			s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name: "n1", Annotations: map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"},
-			}})).To(Succeed())
-			s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
-				Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
-			}})).To(Succeed())
+			s.createNode(map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"})
+			s.drainStaticPods("")
 			deletePolicy(s)
 		}, "it restores the static Pods of Node n1 first", false},
 		"S71: a proxy answers that the DaemonSet does not exist": {func(s *agentScene) {
@@ -323,58 +333,39 @@ func TestNodeAgentIsKept(t *testing.T) {
 		s.ensure()
 		s.Expect(s.agent()).To(BeNil())
 	})
-	t.Run("S71: static Pods are not released while it is not known whether a maintenance drains them", func(t *testing.T) {
-		s := newAgentScene(t)
-		s.ensure()
-		deletePolicy(s)
-		targets := map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}
-		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: targets}})).To(Succeed())
-		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
-			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
-		}})).To(Succeed())
-		s.Clusters = workload.NewClusters(s.Client, clustercache.NewFakeEmptyClusterCache(), s.Client.Scheme(), workload.Limits{}, clock.RealClock{})
-		s.ensure() // the connection was lost meanwhile
-		node := &corev1.Node{}
-		s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
-		s.Expect(node.Annotations).To(Equal(targets))
-	})
-	t.Run("S71, S72: static Pods are not released while a maintenance of another management cluster drains them", func(t *testing.T) {
-		s := newAgentScene(t)
-		s.ensure()
-		deletePolicy(s)
-		targets := map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}
-		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: targets}})).To(Succeed())
-		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
-			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
-			Annotations: map[string]string{v1alpha1.OwnerManagementClusterAnnotation: "there"},
-		}})).To(Succeed())
-		for _, image := range []string{s.NodeAgentImage, ""} {
-			s.NodeAgentImage = image
+	for name, tc := range map[string]struct{ image, owner string }{
+		"S71: static Pods are not released while a maintenance drains them":                                                 {"agent:v1", ""},
+		"S75: static Pods are not released while a maintenance drains them, also without the feature gate":                  {"", ""},
+		"S72: static Pods are not released while a maintenance of another management cluster drains them":                   {"agent:v1", "there"},
+		"S72, S75: static Pods are not released while another management cluster drains them, nor without the feature gate": {"", "there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAgentScene(t)
+			now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+			s.Clock = now
 			s.ensure()
-			node := &corev1.Node{}
-			s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
-			s.Expect(node.Annotations).To(Equal(targets), "the controllers there would write them again")
-			s.Expect(s.agent()).NotTo(BeNil())
-		}
-	})
-	t.Run("S71: without the feature gate, static Pods are released although a maintenance drains them", func(t *testing.T) {
-		s := newAgentScene(t)
-		now := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-		s.Clock = now
-		s.ensure()
-		s.NodeAgentImage = ""
-		s.Expect(s.remote.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: "n1", Annotations: map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"},
-		}})).To(Succeed())
-		s.Expect(s.remote.Create(s.Context(), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{
-			Name: "drains", Finalizers: []string{v1alpha1.MaintenanceCompletionFinalizer},
-		}})).To(Succeed())
-		s.ensure()
-		s.Expect(s.agent()).NotTo(BeNil())
-		now.SetTime(now.Now().Add(drainingCheckInterval))
-		s.ensure()
-		s.Expect(s.agent()).To(BeNil())
-	})
+			deletePolicy(s)
+			targets := map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}
+			s.createNode(targets)
+			maintenance := s.drainStaticPods(tc.owner)
+			s.NodeAgentImage = tc.image
+			for range 3 {
+				now.SetTime(now.Now().Add(drainingCheckInterval))
+				s.ensure()
+				node := &corev1.Node{}
+				s.Expect(s.remote.Get(s.Context(), types.NamespacedName{Name: "n1"}, node)).To(Succeed())
+				s.Expect(node.Annotations).To(Equal(targets), "the controller that serves the agents would write them again")
+				s.Expect(s.agent()).NotTo(BeNil())
+			}
+			maintenance.Spec.Stage = v1alpha1.StageComplete
+			s.Expect(s.remote.Update(s.Context(), maintenance)).To(Succeed())
+			s.ensure()
+			s.Expect(s.agent()).NotTo(BeNil(), "the agents have had no time to release them")
+			now.SetTime(now.Now().Add(drainingCheckInterval))
+			s.ensure()
+			s.Expect(s.agent()).To(BeNil())
+		})
+	}
 }
 
 func TestNodeAgentOfTwoManagementClusters(t *testing.T) {

@@ -356,8 +356,7 @@ func (r *Reconciler) isManaged(ctx context.Context, live client.Client, cluster 
 	if isBusy, err := r.hasMachine(ctx, key, machinedrain.MayHaveMaintenance); err != nil || isBusy {
 		return isBusy, err
 	}
-	own, _, err := r.maintenancesInProgress(ctx, live)
-	return own, err
+	return r.maintenanceInProgress(ctx, live)
 }
 
 func listPolicies(ctx context.Context, reader client.Reader, namespace string) ([]v1alpha1.MachineDrainPolicy, error) {
@@ -366,22 +365,16 @@ func listPolicies(ctx context.Context, reader client.Reader, namespace string) (
 	return policies.Items, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", namespace)
 }
 
-// maintenancesInProgress reports whether NodeMaintenances in a workload cluster have the finalizer of a manager, and so have changed Nodes:
-// others if another management cluster completes them, own if none is known to. Those continue even if the last policy has been deleted,
-// also after a restart.
-func (r *Reconciler) maintenancesInProgress(ctx context.Context, live client.Client) (own, others bool, err error) {
+// maintenanceInProgress reports whether a NodeMaintenance in a workload cluster has the finalizer of a manager, and so has changed Nodes,
+// unless another management cluster completes it. It continues even if the last policy has been deleted, also after a restart.
+func (r *Reconciler) maintenanceInProgress(ctx context.Context, live client.Client) (bool, error) {
 	all := &metav1.PartialObjectMetadataList{}
 	all.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NodeMaintenanceList"))
-	if err := listMaintenances(ctx, live, all); err != nil {
-		return false, false, err
-	}
-	for i := range all.Items {
-		if m := &all.Items[i]; slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) {
-			isOwn := cmp.Or(m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], r.ManagementCluster) == r.ManagementCluster
-			own, others = own || isOwn, others || !isOwn
-		}
-	}
-	return own, others, nil
+	err := listMaintenances(ctx, live, all)
+	return slices.ContainsFunc(all.Items, func(m metav1.PartialObjectMetadata) bool {
+		owner := cmp.Or(m.Annotations[v1alpha1.OwnerManagementClusterAnnotation], r.ManagementCluster)
+		return slices.Contains(m.Finalizers, v1alpha1.MaintenanceCompletionFinalizer) && owner == r.ManagementCluster
+	}), err
 }
 
 // listMaintenances lists all NodeMaintenances of a workload cluster. There are none if their CRD does not exist. That they are not served
