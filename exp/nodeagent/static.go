@@ -157,9 +157,12 @@ func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map
 		return err
 	}
 	delete(reported, r.File)
+	pod := "static Pod " + r.Namespace + "/" + r.Name
+	if r.Name == "" {
+		pod = "its static Pod, which the invalid record of the manifest does not name"
+	}
 	if restored {
-		a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased,
-			"The maintenance is complete: released manifest "+r.File+"; the kubelet runs static Pod "+r.Namespace+"/"+r.Name)
+		a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased, "The maintenance is complete: released manifest "+r.File+"; the kubelet runs "+pod)
 	} else {
 		a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced,
 			"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")

@@ -28,4 +28,18 @@ func TestApplyActions(t *testing.T) {
 		g.Expect(filepath.Join(store.Dir, "other")).To(BeARegularFile())
 		g.Expect(filepath.Join(store.Dir, "later")).NotTo(BeAnExistingFile())
 	})
+	t.Run("S74: an invalid record keeps no other static Pod held", func(t *testing.T) {
+		g := NewWithT(t)
+		agent, store := agentOf(t, &apiServer{}), manifests.Store{Dir: t.TempDir()}
+		agent.Manifests, agent.node = store, nodeOf("u1")
+		for _, file := range []string{"a", "b"} {
+			g.Expect(os.WriteFile(filepath.Join(store.Dir, file), []byte("manifest"), 0o600)).To(Succeed())
+			g.Expect(store.Hold(hold.Manifest{File: file})).To(Succeed())
+		}
+		g.Expect(os.Truncate(filepath.Join(store.Dir, ".held-by-node-maintenance", "a.record"), 0)).To(Succeed())
+		_, err := agent.reconcileStaticPods(t.Context(), &staticPodEvacuations{}, map[string]bool{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(filepath.Join(store.Dir, "a")).To(BeARegularFile())
+		g.Expect(filepath.Join(store.Dir, "b")).To(BeARegularFile())
+	})
 }

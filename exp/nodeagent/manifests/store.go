@@ -31,7 +31,8 @@ type Store struct{ Dir string }
 
 func (s Store) heldPath(name string) string { return filepath.Join(s.Dir, heldDir, name) }
 
-// Manifests returns the manifests in the kubelet's directory. It skips files that cannot be parsed.
+// Manifests returns the manifests in the kubelet's directory. It skips files that cannot be parsed, and those that would be taken for a
+// record when they are held.
 func (s Store) Manifests() ([]hold.Manifest, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
@@ -40,7 +41,8 @@ func (s Store) Manifests() ([]hold.Manifest, error) {
 	var found []hold.Manifest
 	for _, entry := range entries {
 		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(entry.Name(), ".") || info.Size() > maxSize {
+		if err != nil || !info.Mode().IsRegular() || info.Size() > maxSize || strings.HasPrefix(entry.Name(), ".") ||
+			strings.HasSuffix(entry.Name(), recordSuffix) {
 			continue
 		}
 		content, err := os.ReadFile(filepath.Join(s.Dir, entry.Name()))
@@ -85,7 +87,8 @@ func Priority(pod *corev1.Pod) int32 {
 	}
 }
 
-// Records returns the records of manifests that are held, or that the agent is about to hold.
+// Records returns the records of manifests that are held, or that the agent is about to hold. The name of a record says which manifest that
+// is. Its content only names the Pod: if another actor or the disk has made it invalid, the record has no name of a Pod.
 func (s Store) Records() ([]hold.Record, error) {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, heldDir))
 	if os.IsNotExist(err) {
@@ -96,19 +99,17 @@ func (s Store) Records() ([]hold.Record, error) {
 	}
 	var records []hold.Record
 	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), recordSuffix) {
+		file, isRecord := strings.CutSuffix(entry.Name(), recordSuffix)
+		if !isRecord {
 			continue
 		}
-		content, err := os.ReadFile(s.heldPath(entry.Name()))
-		if err != nil {
-			return nil, errors.Wrap(err, "reading the record of a held manifest")
-		}
 		record := hold.Record{}
-		if err := json.Unmarshal(content, &record); err != nil || record.File != filepath.Base(record.File) {
-			return nil, errors.Errorf("invalid record %s of a held manifest", entry.Name())
+		content, err := os.ReadFile(s.heldPath(entry.Name()))
+		if err != nil || json.Unmarshal(content, &record) != nil {
+			record = hold.Record{}
 		}
-		_, err = os.Lstat(s.heldPath(record.File))
-		record.Moved = err == nil
+		_, err = os.Lstat(s.heldPath(file))
+		record.File, record.Moved = file, !os.IsNotExist(err) // one that cannot be read is not lost
 		records = append(records, record)
 	}
 	return records, nil

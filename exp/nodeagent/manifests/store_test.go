@@ -105,14 +105,29 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s, %v", content, err)
 		}
 	})
-	t.Run("returns an error for an invalid record, which may name a file outside the directory", func(t *testing.T) {
-		s, _ := store(t)
-		held(t, s)
-		if err := os.WriteFile(filepath.Join(s.Dir, ".held-by-node-maintenance", "x.record"), []byte(`{"file":"../x"}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.Records(); err == nil {
-			t.Error("the invalid record is accepted")
-		}
-	})
+	for name, content := range map[string]string{
+		"S74: restores the manifest of a record that is no JSON":                               "",
+		"S74: restores the manifest of a record that names a file outside the directory":       `{"file":"../x","name":"web"}`,
+		"S74: restores the manifest of a record whose Pod has no string as its name":           `{"file":"web.yaml","name":1}`,
+		"S74: restores the manifest of a record that names the manifest of another static Pod": `{"file":"other.yaml"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, file := store(t)
+			held(t, s)
+			if err := os.WriteFile(file+".record", []byte(manifest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if manifests, err := s.Manifests(); err != nil || len(manifests) != 0 {
+				t.Errorf("would hold a manifest as a record: %v, %v", manifests, err)
+			}
+			if err := os.WriteFile(filepath.Join(s.Dir, ".held-by-node-maintenance", "web.yaml.record"), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			records, err := s.Records()
+			release(t, s, theOne(t, records, err), true)
+			if content, err := os.ReadFile(file); err != nil || string(content) != manifest {
+				t.Errorf("%s, %v", content, err)
+			}
+		})
+	}
 }
