@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // evictionTimeout limits the duration of one eviction request. An admission webhook may take 30 s, and the API server retries conflicts on
@@ -111,26 +113,11 @@ func conflictKind(err error) string {
 	return status.Status().Details.Kind
 }
 
-// NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource
-// and a missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the
-// client adds a cause and the name in the request.
-func NotServed(err error) bool {
-	var status apierrors.APIStatus
-	switch {
-	case !errors.As(err, &status):
-		return false
-	case apierrors.IsNotFound(err):
-		return status.Status().Details == nil || status.Status().Details.Name == "" || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	case apierrors.IsBadRequest(err):
-		return strings.Contains(err.Error(), `no kind "Eviction" is registered for version`)
-	default:
-		return false
-	}
-}
+// NotServed is lookup.NotServed.
+func NotServed(err error) bool { return lookup.NotServed(err) }
 
-// DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it
-// is not known whether the object exists.
-func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
+// DoesNotExist is lookup.DoesNotExist.
+func DoesNotExist(err error) bool { return lookup.DoesNotExist(err) }
 
 // IgnoreDoesNotExist returns nil if DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads from a
 // cache may use client.IgnoreNotFound: no proxy answers them.

@@ -2,6 +2,14 @@
 // depends on an object takes a Result, so that no caller can pass nil for an object that it has not read.
 package lookup
 
+import (
+	"strings"
+
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // Result is the result of reading an object. Its zero value means that the object has not been read yet, or could not be read.
 type Result[T any] struct {
 	object *T
@@ -16,3 +24,24 @@ func (r Result[T]) Get() (object *T, found bool) { return r.object, r.object != 
 
 // IsKnown reports whether the object was read, or is known not to exist.
 func (r Result[T]) IsKnown() bool { return r.read }
+
+// NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource
+// and a missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the
+// client adds a cause and the name in the request.
+func NotServed(err error) bool {
+	var status apierrors.APIStatus
+	switch {
+	case !errors.As(err, &status):
+		return false
+	case apierrors.IsNotFound(err):
+		return status.Status().Details == nil || status.Status().Details.Name == "" || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	case apierrors.IsBadRequest(err):
+		return strings.Contains(err.Error(), `no kind "Eviction" is registered for version`)
+	default:
+		return false
+	}
+}
+
+// DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it
+// is not known whether the object exists.
+func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }

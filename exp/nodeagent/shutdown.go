@@ -129,6 +129,7 @@ func (a *Agent) completeUnless(ctx context.Context, preparing func() bool) {
 		}
 		cancel()
 	}()
+	failures := failureLog{}
 	for start := time.Now(); ctx.Err() == nil && !preparing(); {
 		exists, err := a.Cluster.CompleteMaintenance(ctx, shutdown.NamePrefix+a.Node)
 		if err == nil && !exists && time.Since(start) < lateCreation {
@@ -141,7 +142,7 @@ func (a *Agent) completeUnless(ctx context.Context, preparing func() bool) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance of a cancelled shutdown")
+		failures.log(ctx, err, "Failed to complete the NodeMaintenance of a cancelled shutdown, retrying")
 		pause(ctx, cleanupInterval)
 	}
 }
@@ -384,6 +385,7 @@ func (a *Agent) terminatePhase(ctx context.Context, pods []shutdown.Termination)
 
 // completeAfterBoot completes the NodeMaintenance of a shutdown once the node has booted, if completeOnBoot is set.
 func (a *Agent) completeAfterBoot(ctx context.Context) {
+	failures := failureLog{}
 	for done := ""; ctx.Err() == nil; pause(ctx, cleanupInterval) {
 		config := a.currentSettings().Config
 		if node := a.lastNode(); config.CompleteOnBoot && node != nil && node.Status.NodeInfo.BootID != done && !a.mayShutDown() {
@@ -393,9 +395,8 @@ func (a *Agent) completeAfterBoot(ctx context.Context) {
 			}
 			if err == nil {
 				done = node.Status.NodeInfo.BootID
-			} else {
-				klog.FromContext(ctx).Error(err, "Failed to complete the NodeMaintenance of the last shutdown")
 			}
+			failures.log(ctx, err, "Failed to complete the NodeMaintenance of the last shutdown, retrying")
 		}
 	}
 }

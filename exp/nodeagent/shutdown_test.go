@@ -2,11 +2,13 @@ package nodeagent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +34,8 @@ type apiServer struct {
 	maintenance *v1alpha1.NodeMaintenance
 	// hangs means that it does not answer.
 	hangs bool
+	// proxy is the status code that a proxy answers in its place, 0 for none.
+	proxy int
 }
 
 func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -41,6 +45,11 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.proxy != 0 {
+		return &http.Response{
+			StatusCode: s.proxy, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>")), Request: request,
+		}, nil
+	}
 	code, answer := http.StatusOK, any(s.maintenance)
 	switch {
 	case strings.HasSuffix(request.URL.Path, "/nodes"):
@@ -58,6 +67,7 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	case s.maintenance == nil:
 		code, answer = http.StatusNotFound, metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+			Details: &metav1.StatusDetails{Group: v1alpha1.GroupVersion.Group, Kind: "nodemaintenances", Name: shutdown.NamePrefix + "n1"},
 		}
 	case request.Method == http.MethodDelete:
 		s.maintenance = nil
@@ -80,6 +90,12 @@ func (s *apiServer) set(m *v1alpha1.NodeMaintenance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maintenance = m
+}
+
+func (s *apiServer) setProxy(code int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proxy = code
 }
 
 // agentOf returns an agent that has stored a shutdown.
@@ -197,6 +213,46 @@ func TestNodeMaintenanceOfAnotherNode(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(m != nil).To(Equal(tc.kept))
 			g.Expect(server.maintenance != nil).To(Equal(tc.kept))
+		})
+	}
+}
+
+func TestProxy(t *testing.T) {
+	t.Run("S76: the NodeMaintenance of a cancelled shutdown is completed after a proxy has answered with 404", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusNotFound}
+			agent := agentOf(t, server)
+			time.AfterFunc(time.Minute, func() { server.setProxy(0) })
+			agent.completeAfterCancellation(t.Context())
+			g.Expect(server.stage()).To(Equal(v1alpha1.StageComplete))
+			g.Expect(agent.State.Shutdown()).To(BeNil())
+		})
+	})
+	t.Run("S76: the NodeMaintenance is completed after the boot, although a proxy has answered with 404 at first", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g, node := NewWithT(t), nodeOf("u1")
+			node.Status.NodeInfo.BootID = "before"
+			server := &apiServer{maintenance: maintenanceOf(node), proxy: http.StatusNotFound}
+			agent := agentOf(t, server)
+			g.Expect(agent.State.ClearShutdown()).To(Succeed())
+			agent.node, agent.observed.Settings.CompleteOnBoot = nodeOf("u1"), true
+			agent.node.Status.NodeInfo.BootID = "after"
+			ctx, cancel := context.WithCancel(t.Context())
+			go agent.completeAfterBoot(ctx)
+			time.Sleep(time.Minute)
+			server.setProxy(0)
+			time.Sleep(time.Minute)
+			cancel()
+			g.Expect(server.stage()).To(Equal(v1alpha1.StageComplete))
+		})
+	})
+	for code, answered := range map[int]bool{
+		0: true, http.StatusForbidden: true, http.StatusNotFound: false, http.StatusInternalServerError: false, http.StatusBadGateway: false,
+		http.StatusServiceUnavailable: false, http.StatusGatewayTimeout: false,
+	} {
+		t.Run("S5, S76: a proxy that answers for the API server is no answer of it: "+strconv.Itoa(code), func(t *testing.T) {
+			_, err := agentOf(t, &apiServer{proxy: code}).Cluster.Maintenance(t.Context(), shutdown.NamePrefix+"n1")
+			NewWithT(t).Expect(cluster.Answered(err)).To(Equal(answered), "%v", err)
 		})
 	}
 }

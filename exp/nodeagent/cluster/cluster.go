@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // timeout is the timeout of a request. It is short, because the time of a hanging connection is missing for the Pods.
@@ -150,7 +151,7 @@ func (c *Client) watch(ctx context.Context, client *rest.RESTClient, resource st
 func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMaintenance, error) {
 	m := &v1alpha1.NodeMaintenance{}
 	err := c.group.Get().Resource("nodemaintenances").Name(name).Do(ctx).Into(m)
-	if apierrors.IsNotFound(err) {
+	if lookup.DoesNotExist(err) {
 		return nil, nil
 	}
 	return m, errors.Wrapf(err, "getting NodeMaintenance %s", name)
@@ -170,7 +171,7 @@ func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintena
 func (c *Client) CompleteMaintenance(ctx context.Context, name string) (exists bool, err error) {
 	patch := fmt.Appendf(nil, `{"spec":{"stage":%q}}`, v1alpha1.StageComplete)
 	err = c.group.Patch(types.MergePatchType).Resource("nodemaintenances").Name(name).Body(patch).Do(ctx).Error()
-	if apierrors.IsNotFound(err) {
+	if lookup.DoesNotExist(err) {
 		return false, nil
 	}
 	return err == nil, errors.Wrapf(err, "completing NodeMaintenance %s", name)
@@ -179,7 +180,7 @@ func (c *Client) CompleteMaintenance(ctx context.Context, name string) (exists b
 // DeleteMaintenance deletes a NodeMaintenance. It does nothing if the NodeMaintenance does not exist.
 func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	err := c.group.Delete().Resource("nodemaintenances").Name(name).Do(ctx).Error()
-	if apierrors.IsNotFound(err) {
+	if lookup.DoesNotExist(err) {
 		return nil
 	}
 	return errors.Wrapf(err, "deleting NodeMaintenance %s", name)
@@ -228,12 +229,11 @@ func (c *Client) CreateEvent(ctx context.Context, node *corev1.Node, eventType, 
 }
 
 // Answered reports whether the API server has answered a request that returned err: err is nil, or an API error other than one that a
-// proxy or an overloaded API server sends.
+// proxy or an overloaded API server sends, such as 404 without a Status, or 502.
 func Answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err == nil
 	}
-	code := status.Status().Code
-	return code != http.StatusServiceUnavailable && code != http.StatusGatewayTimeout && code != http.StatusInternalServerError
+	return status.Status().Code < http.StatusInternalServerError && !lookup.NotServed(err)
 }
