@@ -12,10 +12,12 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -303,6 +305,31 @@ func TestShutdown(t *testing.T) {
 		s.run(node, realnode.NewPod("s-stuck", "forever", realnode.Grace(600)), realnode.NewPod("s-quick", "500ms"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
+	})
+
+	t.Run("S68: the drain continues after the boot: a Pod that the agent has terminated is evicted when its budget allows this", func(t *testing.T) {
+		s := root.sub(t)
+		s.configureMore(map[string]string{
+			"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}",
+			"quick.yaml":  "{shutdownGracePeriod: 20s, shutdownGracePeriodCriticalPods: 5s}",
+		})
+		node := s.node(realnode.Options{Name: "continues", Labels: map[string]string{v1alpha1.ShutdownConfigLabel: "quick"}})
+		s.awaitConfiguration("continues", "quick")
+		pod := realnode.NewPod("v-budget", "500ms", func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": "v-budget"} })
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+		budget.Spec.MinAvailable, budget.Spec.Selector = ptr.To(intstr.FromInt32(1)), &metav1.LabelSelector{MatchLabels: pod.Labels}
+		s.create(s.workload.Client, budget)
+		s.run(node, pod)
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectGraceful(s.expectPoweredOff(node), pod.Name)
+		s.awaitPod(pod.Name) // nothing reports that it has ended
+		s.Expect(node.Boot(s.Context())).To(Succeed())
+		s.awaitStarted(node, pod.Name, 2)
+		s.Expect(s.unschedulable("continues")).To(BeTrue(), "the Node must stay cordoned")
+		s.Expect(s.workload.Client.Delete(s.Context(), budget)).To(Succeed())
+		s.Eventually(func() error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(pod), pod) }, eventually, pace).
+			Should(Satisfy(apierrors.IsNotFound))
+		s.Expect(node.Journal().Of(pod.Name)).To(Equal([]string{"started", "SIGTERM", "ended", "started", "SIGTERM", "ended"}))
 	})
 
 	t.Run("S2, S4: writes a drop-in for logind while configured, and completes the NodeMaintenance after the boot with completeOnBoot", func(t *testing.T) {

@@ -3,7 +3,9 @@ package realnode_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
@@ -158,19 +161,52 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(node.Journal().Count("surging", "started")).To(Equal(3), "the DaemonSet controller has settled")
 	})
 
-	t.Run("S14: both containers together take less than 30 MB", func(t *testing.T) {
+	t.Run("S14: idle, both containers together take less than 30 MB and a hundredth of a CPU, and send no requests to the API server", func(t *testing.T) {
 		s := root.sub(t)
 		s.awaitAgent(node)
-		var memory int64
 		pids := append(node.Processes("/node-agent", "--v=2"), node.Processes("/node-agent", "lock")...)
 		s.Expect(pids).To(HaveLen(2))
-		for _, pid := range pids {
-			usage, err := realnode.UsageOf(pid)
-			s.Expect(err).NotTo(HaveOccurred())
-			t.Logf("%d: %d KB, %d ticks", pid, usage.Memory>>10, usage.CPUTicks)
-			memory += usage.Memory
+		used := func() (total realnode.Usage) {
+			for _, pid := range pids {
+				usage, err := realnode.UsageOf(pid)
+				s.Expect(err).NotTo(HaveOccurred())
+				total.Memory, total.CPUTicks = total.Memory+usage.Memory, total.CPUTicks+usage.CPUTicks
+			}
+			return total
 		}
-		s.Expect(memory).To(BeNumerically("<", 30<<20))
+		begin, err := s.workload.Audit().Mark()
+		s.Expect(err).NotTo(HaveOccurred())
+		before := used().CPUTicks
+		s.Consistently(func() int64 { return used().CPUTicks - before }, 30*time.Second, time.Second).Should(BeNumerically("<", 30))
+		after := used()
+		t.Logf("%d KB, %d ticks in 30 s", after.Memory>>10, after.CPUTicks-before)
+		s.Expect(after.Memory).To(BeNumerically("<", 30<<20))
+		events, err := s.workload.Audit().Since(begin)
+		s.Expect(err).NotTo(HaveOccurred())
+		isRequest := func(e controlplane.Event) bool { return e.Verb != "watch" } // which may be renewed
+		s.Expect(events.WithUserAgent("capnm-node-agent").Where(isRequest)).To(BeEmpty())
+		events, err = s.workload.Audit().Since(controlplane.Mark{})
+		s.Expect(err).NotTo(HaveOccurred())
+		watches := events.WithUserAgent("capnm-node-agent").Verb("watch")
+		s.Expect(watches.Resource("nodes", "")).To(And(Not(BeEmpty()), HaveEach(HaveField("URI", ContainSubstring("metadata.name%3Dn1")))))
+		s.Expect(watches.Resource("evacuations", "")).To(And(Not(BeEmpty()), HaveEach(HaveField("URI", ContainSubstring("labelSelector=")))))
+		s.Expect(watches).To(HaveEach(HaveField("Resource", BeElementOf("nodes", "evacuations"))))
+	})
+
+	t.Run("S13: the processes of the agent have no capabilities, cannot gain any, and cannot write to their root file system", func(t *testing.T) {
+		s := root.sub(t)
+		for _, pid := range append(node.Processes("/node-agent", "--v=2"), node.Processes("/node-agent", "lock")...) {
+			for file, expected := range map[string][]string{
+				"status":    {`CapPrm:\s0+\n`, `CapEff:\s0+\n`, `CapBnd:\s0+\n`, `CapAmb:\s0+\n`, `NoNewPrivs:\s1\n`},
+				"mountinfo": {`(?m)^\S+ \S+ \S+ \S+ / ro,`},
+			} {
+				content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/" + file)
+				s.Expect(err).NotTo(HaveOccurred())
+				for _, pattern := range expected {
+					s.Expect(string(content)).To(MatchRegexp(pattern))
+				}
+			}
+		}
 	})
 
 	t.Run("S13: without the system bus, the agent reports it and still holds static Pods", func(t *testing.T) {
