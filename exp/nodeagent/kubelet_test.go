@@ -85,6 +85,18 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
+func TestSystemdHangsBeforeTheLock(t *testing.T) {
+	t.Run("S1: the agent takes its lock although systemd does not answer when logind has to read a drop-in", func(t *testing.T) {
+		t.Parallel()
+		g, bus := NewWithT(t), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "KillUnit": hangs{},
+		}}
+		keeper := keeperOn(t, bus)
+		keeper.DelayFor(time.Minute, t.TempDir())
+		g.Eventually(func() int { return bus.calls("Inhibit") }, 10*time.Second).Should(BeNumerically(">", 0))
+	})
+}
+
 func TestKubeletIsStartedAgain(t *testing.T) {
 	t.Run("S61: the kubelet is started again after a cancelled shutdown, also if systemd refuses that at first", func(t *testing.T) {
 		g := NewWithT(t)

@@ -345,8 +345,10 @@ func (k *Keeper) removeDropIn(ctx context.Context, conn *dbus.Conn) {
 	}
 }
 
-// reload sends SIGHUP to logind, which then reads its configuration.
+// reload sends SIGHUP to logind, which then reads its configuration. It does not wait long for systemd: the lock is not taken before.
 func reload(ctx context.Context, conn *dbus.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(syscall.SIGHUP))
 	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }
