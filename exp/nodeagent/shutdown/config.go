@@ -47,6 +47,13 @@ func Defaults() Config {
 	}
 }
 
+const (
+	// maxPriorities is the maximum number of priorities: a drain plan has at most 64 entries, and each priority takes three.
+	maxPriorities = 64 / 3
+	// maxSeconds is a year. A time.Duration of more than 292 years would be negative.
+	maxSeconds = 365 * 24 * 60 * 60
+)
+
 // Validate returns an error that names the first invalid field.
 func (c Config) Validate() error {
 	switch {
@@ -56,11 +63,13 @@ func (c Config) Validate() error {
 		return errors.New("shutdownGracePeriodCriticalPods must be from 0 to shutdownGracePeriod")
 	case c.APIServerPatience.Duration <= 0 || c.ManagementPatience.Duration <= 0:
 		return errors.New("apiServerPatience and managementPatience must be positive")
+	case len(c.ShutdownGracePeriodByPodPriority) > maxPriorities:
+		return errors.Errorf("shutdownGracePeriodByPodPriority must have at most %d priorities", maxPriorities)
 	}
 	seen := map[int32]bool{}
 	for _, p := range c.ShutdownGracePeriodByPodPriority {
-		if p.ShutdownGracePeriodSeconds < 0 {
-			return errors.Errorf("shutdownGracePeriodByPodPriority: shutdownGracePeriodSeconds of priority %d must not be negative", p.Priority)
+		if p.ShutdownGracePeriodSeconds < 0 || p.ShutdownGracePeriodSeconds > maxSeconds {
+			return errors.Errorf("shutdownGracePeriodByPodPriority: shutdownGracePeriodSeconds of priority %d must be from 0 to %d", p.Priority, maxSeconds)
 		}
 		if seen[p.Priority] {
 			return errors.Errorf("shutdownGracePeriodByPodPriority: duplicate priority %d", p.Priority)

@@ -255,6 +255,14 @@ func TestMaintenance(t *testing.T) {
 	})
 }
 
+// priorities returns a period of a second for each of n priorities.
+func priorities(n int32) (periods []shutdown.PriorityPeriod) {
+	for i := range n {
+		periods = append(periods, shutdown.PriorityPeriod{Priority: i, ShutdownGracePeriodSeconds: 1})
+	}
+	return periods
+}
+
 func TestConfig(t *testing.T) {
 	for name, change := range map[string]func(*shutdown.Config){
 		"a negative shutdownGracePeriod":           func(c *shutdown.Config) { c.ShutdownGracePeriod.Duration = -1 },
@@ -264,6 +272,10 @@ func TestConfig(t *testing.T) {
 		"a negative period": func(c *shutdown.Config) {
 			c.ShutdownGracePeriodByPodPriority = []shutdown.PriorityPeriod{{ShutdownGracePeriodSeconds: -1}}
 		},
+		"S77: a period that would become a negative one": func(c *shutdown.Config) {
+			c.ShutdownGracePeriodByPodPriority = []shutdown.PriorityPeriod{{ShutdownGracePeriodSeconds: 9_999_999_999}}
+		},
+		"S77: more priorities than the drain plan of the NodeMaintenance may have": func(c *shutdown.Config) { c.ShutdownGracePeriodByPodPriority = priorities(22) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := shutdown.Defaults()
@@ -276,6 +288,13 @@ func TestConfig(t *testing.T) {
 	if err := shutdown.Defaults().Validate(); err != nil {
 		t.Error(err)
 	}
+	t.Run("S77: as many priorities as the drain plan of the NodeMaintenance may have", func(t *testing.T) {
+		config := shutdown.Defaults()
+		config.ShutdownGracePeriodByPodPriority = priorities(21)
+		if err := config.Validate(); err != nil || len(shutdown.Maintenance(&corev1.Node{}, config).Spec.DrainPlan) > 64 {
+			t.Error(err)
+		}
+	})
 	for name, change := range map[string]func(*shutdown.Config){
 		"S63: a shutdownGracePeriod of 0 disables the delay": func(c *shutdown.Config) { c.ShutdownGracePeriod.Duration = 0 },
 		"S63: priorities with periods of 0 disable the delay": func(c *shutdown.Config) {
