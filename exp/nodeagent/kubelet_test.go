@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,6 +95,21 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
 		g.Eventually(func() int { return bus.calls("Inhibit") }, 10*time.Second).Should(BeNumerically(">", 0))
+	})
+	t.Run("S2: the agent uses the time of a drop-in that logind reads after the agent has taken its lock", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		lock, err := syscall.Dup(0)
+		g.Expect(err).NotTo(HaveOccurred())
+		bus := &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "KillUnit": hangs{},
+			"Inhibit": dbus.UnixFDIndex(lock),
+		}}
+		keeper := keeperOn(t, bus)
+		keeper.DelayFor(time.Minute, t.TempDir())
+		g.Eventually(keeper.State, 10*time.Second).Should(And(HaveField("DelayMax", 5*time.Second), HaveField("Held", true)))
+		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
+		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
 	})
 }
 

@@ -202,10 +202,18 @@ func (k *Keeper) session(ctx context.Context) error {
 			}
 			k.handle(ctx, conn, signal)
 		case <-time.After(retryAfter):
-			if s := k.State(); !s.Known || !s.Preparing && !s.Held && k.wantsLock() { // logind may start after the bus
-				k.takeLock(ctx, conn)
-			}
+			k.retry(ctx, conn)
 		}
+	}
+}
+
+// retry takes the lock or applies the delay, if that has failed before.
+func (k *Keeper) retry(ctx context.Context, conn *dbus.Conn) {
+	switch s := k.State(); {
+	case !s.Known || !s.Preparing && !s.Held && k.wantsLock(): // logind may start after the bus
+		k.takeLock(ctx, conn)
+	case k.isExtended(conn):
+		k.applyDelay(ctx, conn)
 	}
 }
 
@@ -220,6 +228,17 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 	case !k.wantsLock(): // the shutdown began just before, and nothing else releases the lock
 		k.Release()
 	}
+}
+
+// isExtended reports whether logind has read the drop-in later than the Keeper has waited for it.
+func (k *Keeper) isExtended(conn *dbus.Conn) bool {
+	s := k.State()
+	want, dropInDir, _ := k.wantedDelay()
+	if dropInDir == "" || !s.Held || s.DelayMax >= want {
+		return false
+	}
+	delay, err := delayMax(conn.Object(loginName, loginPath))
+	return err == nil && delay >= want
 }
 
 func (k *Keeper) setConn(conn *dbus.Conn) {
