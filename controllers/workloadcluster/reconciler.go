@@ -37,6 +37,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Reasons of the events on Clusters.
@@ -233,9 +234,9 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	if !slices.Equal(applied.Missing, last.applied.Missing) {
 		r.reportMissing(ctx, cluster, applied.Missing)
 	}
-	for _, refused := range applied.Refused {
-		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused,
-			"Drains continue with the present version of an object of the bundle, or without it, although it may protect NodeMaintenances and Evacuations: "+refused)
+	if len(applied.Refused) > 0 { // one event, because the recorder limits those of a Cluster
+		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused, "Drains continue with the present versions of objects of the bundle, or without "+
+			"them, although they may protect NodeMaintenances and Evacuations: "+text.List(applied.Refused, 1))
 	}
 	r.checks.Store(key, check{at: now, applied: applied})
 	draining, err := r.hasMachine(ctx, key, machinedrain.IsDraining)
