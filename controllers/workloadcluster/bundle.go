@@ -49,7 +49,8 @@ type Applied struct {
 	// CreatedCRDs means that a CRD was created. Watches of its kind may have failed before.
 	CreatedCRDs bool
 
-	hasCRDs bool // all CRDs existed before
+	hasCRDs bool   // all CRDs existed before
+	lacks   string // a CRD that did not exist before, or empty
 	// versions are the resourceVersions of the objects, in their order in the bundle. Objects that are missing or were refused have none.
 	versions []string
 }
@@ -104,6 +105,11 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	}
 	all := findAll(ctx, live, objects)
 	applied := Applied{hasCRDs: !slices.ContainsFunc(all, func(f found) bool { return f.wanted.GetKind() == crdKind && f.err != nil })}
+	for _, each := range all {
+		if each.wanted.GetKind() == crdKind && workload.DoesNotExist(each.err) {
+			applied.lacks = each.wanted.GetName()
+		}
+	}
 	installed := slices.ContainsFunc(all, func(f found) bool { return f.err == nil && bundleVersion(f.present) >= bundle.BundleVersion })
 	for _, each := range all {
 		if err := applied.ensure(ctx, live, each, installed); err != nil {
@@ -117,20 +123,8 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 func (a *Applied) ensure(ctx context.Context, live client.Client, object found, installed bool) error {
 	kind, name := object.wanted.GetKind(), object.wanted.GetName()
 	present, change, err := object.ensure(ctx, live)
-	switch {
-	case err == nil:
-	case isAdmission(object.wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
-		a.Missing = append(a.Missing, kind+" "+name)
-		return nil
-	case isRefusal(err) && a.isOptional(object.wanted):
-		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses an object of the bundle. The next check tries again", "kind", kind, "name", name)
-		a.Refused = append(a.Refused, progress.Describe(err))
-		return nil
-	case change == changeDeleted && kind == crdKind:
-		a.Unserved = fmt.Sprintf("%s %s is missing in the workload cluster and cannot be created: %s", kind, name, progress.Describe(err))
-		return err
-	default:
-		return err
+	if err != nil {
+		return a.observeFailure(ctx, object.wanted, change, err)
 	}
 	if change == changeChanged || change == changeDeleted && installed {
 		a.Restored = append(a.Restored, Restored{Kind: kind, Name: name, Change: change})
@@ -141,6 +135,29 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	}
 	a.CreatedCRDs = a.CreatedCRDs || change == changeDeleted
 	return a.observeCRD(ctx, live, present)
+}
+
+// observeFailure records why an object could not be created or updated. It returns nil if drains continue all the same.
+func (a *Applied) observeFailure(ctx context.Context, wanted *unstructured.Unstructured, change string, err error) error {
+	kind, name := wanted.GetKind(), wanted.GetName()
+	switch {
+	case isAdmission(wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
+		a.Missing = append(a.Missing, kind+" "+name)
+		return nil
+	case isRefusal(err) && a.isOptional(wanted):
+		ctrl.LoggerFrom(ctx).Error(err, "The workload cluster refuses an object of the bundle. The next check tries again", "kind", kind, "name", name)
+		a.Refused = append(a.Refused, progress.Describe(err))
+		return nil
+	case change == changeDeleted && kind == crdKind:
+		a.Unserved = missing(name, err)
+	case isAdmission(wanted) && a.lacks != "" && isRefusal(err): // the CRD is not created before
+		a.Unserved = missing(a.lacks, err)
+	}
+	return err
+}
+
+func missing(crd string, err error) string {
+	return fmt.Sprintf("%s %s is missing in the workload cluster and cannot be created: %s", crdKind, crd, progress.Describe(err))
 }
 
 // isOptional reports whether drains continue without the wanted version of an object. Admission policies are optional only where the CRDs

@@ -387,6 +387,14 @@ func TestRefusedPolicy(t *testing.T) {
 			applied := r.lastCheck(key).applied
 			g.Expect(applied.Refused).To(BeEmpty())
 			g.Expect(applied.IsUnchanged(t.Context(), remote)).To(BeTrue())
+			for _, object := range objects { // another actor deletes all of them
+				g.Expect(remote.Delete(t.Context(), object)).To(Succeed())
+			}
+			refuses = true
+			r.Clock = clocktesting.NewFakePassiveClock(r.Clock.Now().Add(after))
+			_, _, err = r.checkBundle(t.Context(), clusterOf(key), remote)
+			g.Expect(err).To(MatchError(ContainSubstring("no role permits it")))
+			g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring("no role permits it"), "the condition of a deleted Machine names it")
 		})
 	}
 }
