@@ -453,6 +453,27 @@ func TestNodeLookupWithoutInfrastructure(t *testing.T) {
 	})
 }
 
+// TestDrainTimeoutWithoutInfrastructure: nothing else ends the wait if the infrastructure is never provisioned.
+func TestDrainTimeoutWithoutInfrastructure(t *testing.T) {
+	t.Run("M39, M87: the drain timeout ends the wait for a Cluster whose infrastructure is not provisioned", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine := deletedWorkers(start, "m")[0]
+		machine.Status.NodeRef.Name, machine.Spec.ProviderID, machine.Spec.Deletion.NodeDrainTimeoutSeconds = "", "cloud://m", ptr.To[int32](120)
+		cluster, policy := provisionedCluster(), policyWithLimit(intstr.FromInt32(1))
+		cluster.Status = clusterv1.ClusterStatus{}
+		management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, policy, machine, controlPlaneMachine()).
+			WithStatusSubresource(machine).Build()
+		r := newReconciler(t, management, &disconnected{ClusterCache: clustercache.NewFakeEmptyClusterCache()}, clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, machine)
+		for _, after := range []time.Duration{0, machinedrain.BlindPeriod, 119 * time.Second, 2 * time.Minute} {
+			g.Expect(machinedrain.HasHook(machine)).To(BeTrue(), "before %s", after)
+			g.Expect(reconcileAt(t, r, machine, start.Add(after))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))).To(Succeed())
+		}
+		g.Expect(machinedrain.HasHook(machine)).To(BeFalse())
+	})
+}
+
 // TestConnectionThatAnotherFailureHides: the Node cannot be looked up while the workload cluster is connected, because the infrastructure
 // machine cannot be read for a moment.
 func TestConnectionThatAnotherFailureHides(t *testing.T) {

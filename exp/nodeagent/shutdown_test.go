@@ -250,7 +250,7 @@ func TestProxy(t *testing.T) {
 		0: true, http.StatusForbidden: true, http.StatusNotFound: false, http.StatusInternalServerError: false, http.StatusBadGateway: false,
 		http.StatusServiceUnavailable: false, http.StatusGatewayTimeout: false,
 	} {
-		t.Run("S5, S76: a proxy that answers for the API server is no answer of it: "+strconv.Itoa(code), func(t *testing.T) {
+		t.Run("S5, S76: a 404 or a server error of a proxy is no answer of the API server: "+strconv.Itoa(code), func(t *testing.T) {
 			_, err := agentOf(t, &apiServer{proxy: code}).Cluster.Maintenance(t.Context(), shutdown.NamePrefix+"n1")
 			NewWithT(t).Expect(cluster.Answered(err)).To(Equal(answered), "%v", err)
 		})
