@@ -44,6 +44,7 @@ type scope struct {
 	draining []daemonset.Draining
 	matchers []*rules.Matcher // of draining, one by one
 	now      time.Time
+	requeue  time.Duration // 0: the next event suffices
 }
 
 // Reconcile reconciles one Node:
@@ -73,7 +74,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil || !kept {
 		return workload.Result(err)
 	}
-	return workload.Result(r.evacuate(ctx, s))
+	if err := r.evacuate(ctx, s); err != nil {
+		return workload.Result(err)
+	}
+	return reconcile.Result{RequeueAfter: s.requeue}, nil
 }
 
 // keepAway adds or removes the taint of the Node. It returns true once the watch has delivered the taint: the DaemonSet controller, which
@@ -104,14 +108,19 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	for _, d := range s.draining {
 		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))
 	}
+	return r.deletePods(ctx, s, observation, evacuations.Items)
+}
+
+func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workload.Observation, evacuations []v1alpha1.Evacuation) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
-	for i := range evacuations.Items {
-		e := &evacuations.Items[i]
+	for i := range evacuations {
+		e := &evacuations[i]
 		pod, found := workload.PodOf(observation, e)
 		if !found || pod.Spec.NodeName != s.node.Name {
 			continue // the annotation of the Evacuation names a wrong Node
 		}
 		if _, deleted := r.written.Latest(s.cluster, pod); deleted {
+			s.requeue = expectations.TTL // the watch delivers its deletion before, unless a backup was restored (R73)
 			continue
 		}
 		by, refusal := daemonset.Decide(s.input(observation, e, pod))
