@@ -100,7 +100,7 @@ func (s Store) Records() ([]hold.Record, error) {
 	var records []hold.Record
 	for _, entry := range entries {
 		file, isRecord := strings.CutSuffix(entry.Name(), recordSuffix)
-		if !isRecord {
+		if _, err := os.Lstat(s.heldPath(entry.Name() + recordSuffix)); !isRecord || err == nil { // a manifest; earlier versions held any
 			continue
 		}
 		record := hold.Record{}

@@ -105,6 +105,20 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s, %v", content, err)
 		}
 	})
+	t.Run("S74: restores a manifest that an earlier version of the agent holds, and whose name is that of a record", func(t *testing.T) {
+		s, file := store(t)
+		if err := os.Rename(file, file+".record"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Hold(hold.Manifest{File: "web.yaml.record", Name: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		records, err := s.Records()
+		release(t, s, theOne(t, records, err), true)
+		if content, err := os.ReadFile(file + ".record"); err != nil || string(content) != manifest {
+			t.Errorf("%s, %v", content, err)
+		}
+	})
 	for name, content := range map[string]string{
 		"S74: restores the manifest of a record that is no JSON":                               "",
 		"S74: restores the manifest of a record that names a file outside the directory":       `{"file":"../x","name":"web"}`,
