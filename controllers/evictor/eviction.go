@@ -69,7 +69,7 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 		}
 	}
 	for budget, pods := range byBudget {
-		allowed := func(each budgets.Admitted) bool { return p.state.inFlight.allowsOn(each.Pod.Node) }
+		allowed := func(each budgets.Admitted) bool { return p.state.inFlight.allows(each.Pod) }
 		if slices.ContainsFunc(pods, allowed) && p.state.inFlight.reserveBudget(nameOf(budget)) {
 			go func() {
 				if v.evictSequentially(ctx, p, budget, pods) {
@@ -131,6 +131,12 @@ func (v *Evictor) begin(ctx context.Context, p *pass, pod budgets.Pod) bool {
 		v.end(p, pod)
 		return false
 	}
+	cluster, inFlight := p.cluster, p.state.inFlight
+	v.Clock.AfterFunc(hangsAfter, func() {
+		if inFlight.hang(pod.UID, now) { // the limits may allow the eviction of others
+			v.enqueue(cluster)
+		}
+	})
 	return true
 }
 

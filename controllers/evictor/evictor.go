@@ -35,7 +35,7 @@ type Evictor struct {
 	Machines *evacuationcontroller.Machines
 	Written  *expectations.Objects[*v1alpha1.Evacuation]
 	Recorder *tracing.Recorder
-	Clock    clock.Clock
+	Clock    clock.WithDelayedExecution
 
 	controller      controller.TypedController[reconcile.Request]
 	evictionContext context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see shutdownGate
@@ -148,7 +148,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	}
 	p.state = v.stateOf(p.cluster)
 	if p.state.inFlight.isFull() {
-		return reconcile.Result{}, nil // the response to an in-flight eviction enqueues the workload cluster
+		return reconcile.Result{}, nil // an in-flight eviction that gets its response, or hangs, enqueues the workload cluster
 	}
 	observed, known := p.observation.Budgets()
 	if !known && p.observation.BudgetsServed() {
@@ -181,7 +181,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		var admitted []budgets.Admitted
 		index := budgets.IndexOf(observed, p.state.inFlight.isStale)
 		candidates, paused = p.separatePaused(ctx, candidates)
-		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.freeOn)
+		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.free)
 		p.state.reactions.observePass(p.now, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)
 		if waiting = others; !retryAt.IsZero() {

@@ -2,6 +2,7 @@ package evictor
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,22 @@ func TestBegin(t *testing.T) {
 		v.end(p, pod)
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeFalse(), "the Pod was evicted")
 		g.Expect(p.state.inFlight.all()).To(BeEmpty())
+	})
+	t.Run("E82: an eviction that hangs triggers a pass, and one that gets its response does not", func(t *testing.T) {
+		g, fakeClock, passes := NewWithT(t), clocktesting.NewFakeClock(now), make(chan types.NamespacedName, 1)
+		v := &Evictor{Clock: fakeClock, shutdown: &shutdownGate{}, enqueue: func(cluster types.NamespacedName) { passes <- cluster }}
+		p := &pass{
+			cluster: types.NamespacedName{Namespace: "ns", Name: "c1"}, state: newState(), observation: onePod{},
+			subjects: map[types.UID]*subject{pod.UID: {pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}}}},
+		}
+		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
+		v.end(p, pod)
+		fakeClock.Step(hangsAfter)
+		g.Consistently(passes, 10*time.Millisecond).ShouldNot(Receive())
+		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
+		fakeClock.Step(hangsAfter)
+		g.Eventually(passes).Should(Receive(Equal(p.cluster)))
+		v.end(p, pod)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
@@ -48,7 +49,7 @@ func TestInFlightEvictions(t *testing.T) {
 		for i := range evictionsInCluster {
 			f.begin(pod(fmt.Sprintf("node-%d", i), 0), now)
 		}
-		if f.allowsOn("another") {
+		if f.allows(pod("another", 0)) {
 			t.Error("the limit allows one more eviction")
 		}
 		for i := range evictionsAfterFull {
@@ -57,7 +58,7 @@ func TestInFlightEvictions(t *testing.T) {
 			}
 			f.end(uid(fmt.Sprintf("node-%d", i), 0))
 		}
-		if f.isFull() || !f.allowsOn("another") {
+		if f.isFull() || !f.allows(pod("another", 0)) {
 			t.Error("full, although the limit allows evictions")
 		}
 	})
@@ -77,7 +78,7 @@ func TestInFlightEvictions(t *testing.T) {
 		f.end("a")
 		f.end("a")
 		f.releaseBudget(budget)
-		if f.has("a") || f.isStale(pdb) || len(f.onNode) > 0 {
+		if f.has("a") || f.isStale(pdb) {
 			t.Errorf("not all evictions have ended: %+v", f)
 		}
 	})
@@ -113,6 +114,81 @@ func TestInFlightEvictions(t *testing.T) {
 		if len(f.awaited) > 0 {
 			t.Error("the version of a deleted budget is still awaited")
 		}
+	})
+}
+
+func TestHangingEvictions(t *testing.T) {
+	pod := func(namespace, node string, i int) budgets.Pod {
+		return budgets.Pod{UID: types.UID(fmt.Sprintf("%s-%s-%d", namespace, node, i)), Namespace: namespace, Node: node}
+	}
+	// begin begins as many evictions of a Namespace as possible on eight Nodes.
+	begin := func(f *inFlightEvictions, namespace string) (begun int) {
+		for i := range 8 * evictionsOnNode {
+			if f.begin(pod(namespace, fmt.Sprintf("node-%d", i%8), i), now) {
+				begun++
+			}
+		}
+		return begun
+	}
+	hang := func(f *inFlightEvictions) {
+		for _, e := range f.all() {
+			f.hang(e.pod.UID, now)
+		}
+	}
+	t.Run("E82: evictions of one Namespace that hang do not stop those of others", func(t *testing.T) {
+		g, f := NewWithT(t), newInFlightEvictions()
+		g.Expect(begin(f, "hangs")).To(Equal(evictionsInCluster))
+		g.Expect(f.isFull()).To(BeTrue())
+		g.Expect(f.allows(pod("web", "node-9", 0))).To(BeFalse())
+		hang(f)
+		g.Expect(f.isFull()).To(BeFalse())
+		g.Expect(f.free(pod("hangs", "node-9", 0))).To(BeZero(), "the Namespace uses its share on all Nodes")
+		g.Expect(f.free(pod("web", "node-0", 0))).To(Equal(evictionsOnNode), "the limit of a Node counts those that hang only for their Namespace")
+		g.Expect(f.begin(pod("web", "node-0", 0), now)).To(BeTrue())
+		f.end("hangs-node-0-0")
+		f.end("hangs-node-1-1")
+		g.Expect(f.free(pod("hangs", "node-0", 0))).To(BeZero(), "the Node still has one that does not hang")
+		g.Expect(f.free(pod("hangs", "node-1", 1))).To(Equal(1))
+	})
+	t.Run("E82: nor do those of several", func(t *testing.T) {
+		g, f := NewWithT(t), newInFlightEvictions()
+		for i := range 4 {
+			g.Expect(begin(f, fmt.Sprintf("hangs-%d", i))).To(BeNumerically(">", 0), "Namespace %d", i)
+			hang(f)
+		}
+		for _, e := range f.all() {
+			f.end(e.pod.UID)
+		}
+		g.Expect(len(f.inNamespace) + len(f.onNode) + len(f.hanging) + f.answering).To(BeZero())
+	})
+	t.Run("E82: an eviction of which the Pod was evicted again meanwhile does not hang", func(t *testing.T) {
+		g, f := NewWithT(t), newInFlightEvictions()
+		g.Expect(f.begin(pod("web", "one", 0), now.Add(time.Second))).To(BeTrue())
+		g.Expect(f.hang("web-one-0", now)).To(BeFalse())
+	})
+	t.Run("E82: no eviction waits that the limits would allow if those that hang counted for all", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) {
+			f := newInFlightEvictions()
+			namespaces, nodes := rapid.IntRange(1, 4).Draw(t, "namespaces"), rapid.IntRange(1, 12).Draw(t, "nodes")
+			for i := range rapid.IntRange(1, 300).Draw(t, "evictions") {
+				next := pod(fmt.Sprint(rapid.IntRange(1, namespaces).Draw(t, "namespace")), fmt.Sprint(rapid.IntRange(1, nodes).Draw(t, "node")), i)
+				onNode, list := 0, f.all()
+				for _, e := range list {
+					if e.pod.Node == next.Node {
+						onNode++
+					}
+				}
+				allowed := len(list) < evictionsInCluster && onNode < evictionsOnNode
+				switch begun := f.begin(next, now); {
+				case !begun && allowed:
+					t.Fatalf("%d evictions, %d of them on the Node, and another one of Namespace %s waits", len(list), onNode, next.Namespace)
+				case begun && len(list) >= evictionsWithHanging:
+					t.Fatalf("%d evictions are in flight", len(list)+1)
+				case begun && rapid.Bool().Draw(t, "hangs"):
+					f.hang(next.UID, now)
+				}
+			}
+		})
 	})
 }
 

@@ -136,12 +136,13 @@ func IndexOf(all []*Budget, stale func(*policyv1.PodDisruptionBudget) bool) *Ind
 //
 // It takes time proportional to the candidates times the budgets of their namespaces.
 func (i *Index) Admit(candidates []Candidate) (admitted []Admitted, waiting []Waiting) {
-	return i.AdmitWithin(candidates, func(string) int { return math.MaxInt })
+	return i.AdmitWithin(candidates, func(Pod) int { return math.MaxInt })
 }
 
-// AdmitWithin is Admit with a limit for each Node: free returns how many more evictions may be in flight there. The Pods that exceed it are
-// neither admitted nor waiting, and use no disruption: a Node whose evictions hang leaves the disruptions to others.
-func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) (admitted []Admitted, waiting []Waiting) {
+// AdmitWithin is Admit with a limit for each Node: free returns how many more evictions of the Namespace of a Pod may be in flight on its
+// Node. The Pods that exceed it are neither admitted nor waiting, and use no disruption: a Node whose evictions hang leaves the disruptions
+// to others.
+func (i *Index) AdmitWithin(candidates []Candidate, free func(Pod) int) (admitted []Admitted, waiting []Waiting) {
 	used := map[*Budget]int{} // disruptions
 	seen := map[identity]bool{}
 	for _, c := range unseen(candidates, seen, func(c Candidate) bool { return c.InFlight }) {
@@ -149,10 +150,12 @@ func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) 
 			used[decision.budget]++
 		}
 	}
-	left := map[string]int{} // by Node
+	type place struct{ node, namespace string }
+	limits, evicting := map[place]int{}, map[string]int{} // evicting counts by Node
 	for _, c := range unseen(candidates, seen, func(Candidate) bool { return true }) {
-		if _, known := left[c.Pod.Node]; !known {
-			left[c.Pod.Node] = free(c.Pod.Node)
+		at := place{c.Pod.Node, c.Pod.Namespace}
+		if _, known := limits[at]; !known {
+			limits[at] = free(c.Pod)
 		}
 		decision := i.decide(c.Pod, used)
 		deletes := decision.deletes(c)
@@ -163,12 +166,12 @@ func (i *Index) AdmitWithin(candidates []Candidate, free func(node string) int) 
 				waiting = append(waiting, *decision.wait)
 			}
 			continue
-		case left[c.Pod.Node] <= 0, c.Expected && !decision.needsDisruption:
+		case evicting[at.node] >= limits[at], c.Expected && !decision.needsDisruption:
 			continue
 		case decision.needsDisruption:
 			used[decision.budget]++
 		}
-		left[c.Pod.Node]--
+		evicting[at.node]++
 		switch {
 		case c.Expected:
 		case deletes:

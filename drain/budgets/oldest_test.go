@@ -63,8 +63,8 @@ func TestAdmitTheOldestDrain(t *testing.T) {
 		{"a Node whose evictions hang leaves the disruption to others", []budgets.Candidate{of("a1", "a", "x", 1), of("b1", "b", "x", 2)}, "a", []string{"b1"}},
 	} {
 		t.Run("E56: "+test.name, func(t *testing.T) {
-			free := func(node string) int {
-				if node == test.full {
+			free := func(pod budgets.Pod) int {
+				if pod.Node == test.full {
 					return 0
 				}
 				return 16
@@ -79,6 +79,17 @@ func TestAdmitTheOldestDrain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAdmitBesidesEvictionsThatHang(t *testing.T) {
+	hangs := started(pod("hangs", onNode("a")), at(1))
+	web, db := started(pod("web", onNode("a")), at(1)), started(pod("db", onNode("a")), at(1))
+	web.Pod.Namespace, db.Pod.Namespace = "other", "third"
+	free := func(pod budgets.Pod) int { return map[string]int{"other": 1, "third": 2}[pod.Namespace] }
+	admitted, waiting := budgets.NewIndex(nil, nil).AdmitWithin([]budgets.Candidate{hangs, web, db}, free)
+	if got, want := namesOf(admitted), []string{"web", "db"}; !slices.Equal(got, want) || len(waiting) > 0 {
+		t.Errorf("E82: got %v, want %v; %d wait", got, want, len(waiting))
 	}
 }
 
