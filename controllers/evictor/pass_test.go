@@ -305,6 +305,10 @@ func TestEvictSequentially(t *testing.T) {
 		evicts bool
 	}{
 		{name: "evicts an admitted Pod", evicts: true},
+		{name: "E83: evicts no Pod that is not observed any more", change: func(p *pass, _ *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
+			p.observation = onePod{pod: &corev1.Pod{}}
+			return nil
+		}},
 		{name: "E57: evicts no Pod whose NodeMaintenance was completed meanwhile", change: func(p *pass, m *v1alpha1.NodeMaintenance, _ *v1alpha1.Evacuation) error {
 			m.Spec.Stage = v1alpha1.StageComplete
 			return p.client.Update(t.Context(), m)

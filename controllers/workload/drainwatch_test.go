@@ -96,6 +96,18 @@ func TestPodsInAnOutage(t *testing.T) {
 		_, found := w.PodByUID("0-1")
 		g.Expect(found).To(BeFalse())
 	})
+	t.Run("E83: the Pods of a watch that was stopped are not observed", func(t *testing.T) {
+		g, w := NewWithT(t), newWatchOf(1, 2)
+		w.settled.Insert("node-0")
+		cluster, c := types.NamespacedName{Namespace: "default", Name: "c"}, NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
+		w.stop, w.observedBudgets = func() {}, newObservedBudgets(nil, clock.RealClock{})
+		c.watches[cluster] = &connectedWatch{drainWatch: w}
+		c.Disconnect(cluster)
+		_, known := w.PodsOn("node-0")
+		g.Expect(known).To(BeFalse())
+		_, found := w.PodByUID("0-1")
+		g.Expect(found).To(BeFalse())
+	})
 	t.Run("M139: the Pods are listed again when health probes are answered, also without a drain of a Machine", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
