@@ -2,6 +2,10 @@ package evictor
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,9 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -353,6 +360,70 @@ func TestEvictSequentially(t *testing.T) {
 			g.Expect(p.state.backoffs.failure(pod.UID).IsZero()).To(Equal(!tc.evicts), "an eviction that is sent gets no response here")
 		})
 	}
+}
+
+// connected is a ClusterCache with a connection to a server.
+type connected struct {
+	clustercache.ClusterCache
+	config *rest.Config
+}
+
+func (c connected) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return c.config, nil
+}
+
+type twoPods struct {
+	onePod
+	second onePod
+}
+
+func (o twoPods) PodByUID(uid types.UID) (*corev1.Pod, bool) {
+	if pod, found := o.onePod.PodByUID(uid); found {
+		return pod, true
+	}
+	return o.second.PodByUID(uid)
+}
+
+func TestRefusalOfABudget(t *testing.T) {
+	t.Run("E84: after a PodDisruptionBudget has refused an eviction, the next pass decides about its other Pods", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c1"}
+		var requests atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/eviction") {
+				http.Error(w, "", http.StatusForbidden)
+				return
+			}
+			requests.Add(1)
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			w.WriteHeader(http.StatusTooManyRequests)
+			_ = json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonTooManyRequests,
+				Message: "Cannot evict pod", Code: http.StatusTooManyRequests,
+				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}},
+			})
+		}))
+		t.Cleanup(server.Close)
+		management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+		remote := connected{clustercache.NewFakeClusterCache(management, cluster), &rest.Config{Host: server.URL}}
+		clusters := workload.NewClusters(management, remote, fakes.Scheme(), workload.Limits{QPS: 100, Burst: 100}, clock.RealClock{})
+		_, err := clusters.Observe(t.Context(), cluster, "test", "one")
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(func() { clusters.Disconnect(cluster) })
+
+		pods := twoPods{onePod{pod: podNamed("web-1", "")}, onePod{pod: podNamed("web-2", "")}}
+		p := passOver(t, now, pods, drainOf("one"), evacuationOf(pods.pod, "1"), evacuationOf(pods.second.pod, "2"),
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+		p.cluster = cluster
+		candidates, err := p.collect(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(candidates).To(HaveLen(2))
+		v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, Clusters: clusters}
+		budget := budgets.New(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
+		g.Expect(v.evictSequentially(t.Context(), p, budget, []budgets.Admitted{
+			{Candidate: candidates[0], Budget: budget}, {Candidate: candidates[1], Budget: budget},
+		})).To(BeTrue())
+		g.Expect(requests.Load()).To(BeEquivalentTo(1))
+	})
 }
 
 func TestNewMaintenanceOfAnEmptyName(t *testing.T) {
