@@ -97,7 +97,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "Maximum requests per second to the management cluster.")
 	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 200, "Maximum burst of requests to the management cluster.")
 	fs.Float32Var(&o.clusterCacheQPS, "clustercache-client-qps", 1000, "Maximum requests per second to each workload cluster, excluding evictions. API Priority "+
-		"and Fairness does not limit those of a user in the group system:masters, such as the user of a kubeconfig that Cluster API generates.")
+		"and Fairness does not limit those of a user in the group system:masters, such as the user of a kubeconfig that Cluster API generates. Set a lower "+
+		"value if drains of many Machines slow down a small control plane.")
 	fs.IntVar(&o.clusterCacheBurst, "clustercache-client-burst", 2000, "Maximum burst of requests to each workload cluster, excluding evictions.")
 	fs.Float32Var(&o.evictionQPS, "eviction-qps", 100, "Maximum evictions per second in each workload cluster.")
 	fs.IntVar(&o.evictionBurst, "eviction-burst", 200, "Maximum burst of evictions in each workload cluster.")
