@@ -22,6 +22,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -73,20 +74,52 @@ func TestFirstListFails(t *testing.T) {
 	})
 }
 
+// deletedBeforeVolumesAreListed is a deleted Machine of a workload cluster whose lists do not arrive.
+func deletedBeforeVolumesAreListed(t *testing.T) (*Reconciler, *scope) {
+	t.Helper()
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(silent.Close)
+	cache := connected{disconnected{ClusterCache: clustercache.NewFakeEmptyClusterCache()}, &rest.Config{Host: silent.URL}, nil}
+	management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+	r := &Reconciler{Clusters: workload.NewClusters(management, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
+	s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now()}
+	s.cluster.Namespace, s.cluster.Name = "fleet", "c"
+	t.Cleanup(func() {
+		r.Clusters.Disconnect(s.clusterKey())
+		removeDrainMetrics(client.ObjectKeyFromObject(s.machine))
+	})
+	return r, s
+}
+
+func TestVolumesAttachedAfterDaemonSets(t *testing.T) {
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        action
+	}{
+		"M140: neither the manager nor Cluster API waits for volumes that were attached after the Pods of DaemonSets were drained": {
+			map[string]string{v1alpha1.VolumesDetachedAnnotation: "true"}, proceed,
+		},
+		"M135: waits for the volumes if another actor has removed the rule that skips the Pods of DaemonSets": {nil, wait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			r, s := deletedBeforeVolumesAreListed(t)
+			s.node.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "kubernetes.io/csi/since^v"}}
+			s.observe(&v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: tc.annotations}})
+			result, err := r.awaitVolumesDetached(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.action).To(Equal(tc.want))
+			machinedrain.Release(s.machine, true, s.volumesOver)
+			_, excluded := s.machine.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation]
+			g.Expect(excluded).To(Equal(tc.want == proceed), "Cluster API does not wait either")
+		})
+	}
+}
+
 func TestVolumesThatAreNotObserved(t *testing.T) {
 	t.Run("M27, M94: volumes do not time out before they were observed, and the condition says so after ten seconds", func(t *testing.T) {
 		g := NewWithT(t)
-		silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-		t.Cleanup(silent.Close)
-		cache := connected{disconnected{ClusterCache: clustercache.NewFakeEmptyClusterCache()}, &rest.Config{Host: silent.URL}, nil}
-		management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-		r := &Reconciler{Clusters: workload.NewClusters(management, cache, newScheme(), workload.Limits{}, clock.RealClock{})}
-		s := &scope{machine: deletedMachine(), cluster: &clusterv1.Cluster{}, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, now: time.Now()}
-		s.cluster.Namespace, s.cluster.Name = "fleet", "c"
-		t.Cleanup(func() {
-			r.Clusters.Disconnect(s.clusterKey())
-			removeDrainMetrics(client.ObjectKeyFromObject(s.machine))
-		})
+		r, s := deletedBeforeVolumesAreListed(t)
 		s.machine.DeletionTimestamp = ptr.To(metav1.NewTime(s.now.Add(-time.Hour)))
 		for annotation, ago := range map[string]time.Duration{
 			v1alpha1.DrainStartedAnnotation: 20 * time.Minute, v1alpha1.DrainEndedAnnotation: 10 * time.Minute, v1alpha1.VolumeWaitStartedAnnotation: 10 * time.Minute,
