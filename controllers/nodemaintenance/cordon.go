@@ -33,7 +33,8 @@ const fieldManager = "cluster-api-node-maintenance"
 const refusedRetry = 5 * time.Second
 
 // cordon makes the selected Nodes unschedulable and keeps them so. A Node that the API server refuses to patch does not delay the others:
-// no Pod is evicted from it, the status names it, and cordon retries after refusedRetry.
+// no Evacuation is created for its Pods, the status names it, and cordon retries after refusedRetry. Evacuations that exist continue,
+// because another actor has uncordoned the Node: see R72.
 func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)

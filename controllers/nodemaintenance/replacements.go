@@ -45,7 +45,7 @@ func (r *Reconciler) scheduleReplacements(ctx context.Context, s *scope, targets
 func (r *Reconciler) unscheduled(s *scope, targets sets.Set[types.UID]) []replacements.Pod {
 	var pods []replacements.Pod
 	for _, node := range s.nodes {
-		if s.cordonErrors[node.Name] != nil { // the Node is not cordoned, so none of its Pods is evicted
+		if s.cordonErrors[node.Name] != nil { // no Evacuation is created
 			continue
 		}
 		for _, pod := range s.drain.pods[node.Name] {
