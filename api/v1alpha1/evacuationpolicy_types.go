@@ -105,9 +105,9 @@ type SharedEvacuationPolicy struct {
 
 	// surge says for which Deployments replicas are added before their Pods are evicted. With OnRequest, Pods request it with the
 	// annotation evacuation.coordination.k8s.io/priority_deployment.apps.k8s.io: 10000/controller. The default is Never, because a surge
-	// needs capacity and changes replicas. The operator of the Clusters decides about that. The NodeMaintenance that creates the Evacuation
-	// of a Pod decides whether the Pod gets a surge: later, neither an edit nor another NodeMaintenance of the Node adds one. Of several
-	// policies that surge, the one that surges the most applies.
+	// needs capacity and changes replicas. The operator of the Clusters decides about that. If several NodeMaintenances drain a Node, the
+	// policy that surges the most applies. A surge that is requested later, by an edit or by another NodeMaintenance of the Node, applies to
+	// Pods that wait for their eviction already, unless an evacuator has been active for them.
 	// +optional
 	// +default="Never"
 	Surge SurgePolicy `json:"surge,omitempty"`

@@ -150,6 +150,12 @@ func (g *given) forbidding() *given {
 	return g
 }
 
+// surging is a Pod for which a NodeMaintenance requests a surge.
+func (g *given) surging() *given {
+	g.Surges = true
+	return g
+}
+
 func (g *given) saying(message string) *given {
 	g.Evacuation.Status.Message = message
 	return g

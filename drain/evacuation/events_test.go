@@ -45,6 +45,7 @@ func (w *world) usual() []event {
 		{"the drain's time", exists, w.drainsTime},
 		{"time passes", true, w.timePasses},
 		{"a maintenance allows built-in evacuators only", exists, w.limit},
+		{"the surge policy is edited", exists, func(*rapid.T) { w.surges = !w.surges }},
 	}
 }
 

@@ -56,8 +56,31 @@ func BuiltIn(pod *corev1.Pod, podType v1alpha1.PodType, policy v1alpha1.SharedEv
 	default:
 		return nil
 	}
+	return []v1alpha1.Evacuator{controllerEvacuator(class)}
+}
+
+func controllerEvacuator(class string) v1alpha1.Evacuator {
 	role := v1alpha1.EvacuatorRoleController
-	return []v1alpha1.Evacuator{{EvacuatorClass: class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}}
+	return v1alpha1.Evacuator{EvacuatorClass: class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}
+}
+
+// Surges reports whether NodeMaintenances request a surge for a Pod. They may have done so after its Evacuation was created.
+func (t Terms) Surges(pod *corev1.Pod, podType v1alpha1.PodType) bool {
+	policy := v1alpha1.SharedEvacuationPolicy{Surge: surge.PolicyFor(pod, t.Maintenances)}
+	return contains(BuiltIn(pod, podType, policy), v1alpha1.EvacuatorClassDeployment)
+}
+
+// WithSurge returns the evacuators in the spec of an Evacuation, and that of Deployments if a surge is requested for the Pod: the spec is
+// immutable. The evacuator is activated once, and not if another one has been activated before.
+func WithSurge(e *v1alpha1.Evacuation, surges bool) []v1alpha1.Evacuator {
+	const class = v1alpha1.EvacuatorClassDeployment
+	activated := e.ActiveEvacuator()
+	if surges && activated == "" || activated == class {
+		if !contains(e.Spec.Evacuators, class) {
+			return append(slices.Clone(e.Spec.Evacuators), controllerEvacuator(class))
+		}
+	}
+	return e.Spec.Evacuators
 }
 
 // serving returns all built-in evacuators that may serve a Pod under any policy. Each of them reports progress immediately, or before
@@ -79,8 +102,8 @@ func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
 }
 
 // SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not be
-// able to add an evacuator that the policy excludes by annotating the Pod. A surge is never allowed here: NodeMaintenances, which may
-// request one, create their Evacuations resolved, and other instigators cannot request one. The terms are those of the Pod's Node.
+// able to add an evacuator that the policy excludes by annotating the Pod. Next adds the evacuator of Deployments, see WithSurge. The terms
+// are those of the Pod's Node.
 func SubjectOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms) Subject {
 	policy := v1alpha1.SharedEvacuationPolicy{}
 	if terms.Ordered {

@@ -59,6 +59,8 @@ type Input struct {
 	ResolvedEvacuators []v1alpha1.Evacuator
 	// Unserved are the built-in evacuators that do not serve the Pod, see Unserved.
 	Unserved []string
+	// Surges is true if NodeMaintenances are an instigator and request a surge for the Pod, see WithSurge.
+	Surges bool
 	// Limits that NodeMaintenances impose. Nil: no limits.
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
@@ -81,6 +83,7 @@ func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, 
 	return Input{
 		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Unserved: Unserved(pod, podType), Limits: terms.Limits(e, pod, podType),
 		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: rules.DeletionRequested(pod), Now: now,
+		Surges: HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) && terms.Surges(pod, podType),
 	}
 }
 
@@ -215,7 +218,7 @@ func evacuate(in Input) Action {
 	}
 	evacuators := in.evacuators()
 	if e.Status.ActiveEvacuatorClass == nil {
-		if len(evacuators) == 0 || e.Status.ActiveEvacuatorCompleted {
+		if len(evacuators) == 0 || in.isDecided() {
 			return in.exhausted(v1alpha1.ReasonNoEvacuator, "The Pod has no evacuator")
 		}
 		if first := in.next(evacuators); first != "" {
@@ -293,7 +296,7 @@ func (in Input) exhausted(reason, why string) Action {
 // evacuators returns the evacuators of the Pod in order. The last one for a Pod of a DaemonSet is the DaemonSet evacuator, also if
 // spec.evacuators does not list it: it never gives up. All other Pods are evicted if no evacuator is left.
 func (in Input) evacuators() []v1alpha1.Evacuator {
-	ordered := inOrder(in.Evacuation.Spec.Evacuators)
+	ordered := inOrder(WithSurge(in.Evacuation, in.Surges))
 	if in.Pod.Type != v1alpha1.PodTypeDaemonSet {
 		return ordered
 	}
@@ -329,6 +332,9 @@ func progressDeadline(in Input) time.Duration {
 
 // isUnresolved reports whether the evacuators of the Pod are still to be resolved.
 func isUnresolved(e *v1alpha1.Evacuation) bool { return undecided(e) && len(e.Spec.Evacuators) == 0 }
+
+// isDecided reports whether the eviction without an evacuator has been decided, and no surge is requested since.
+func (in Input) isDecided() bool { return in.Evacuation.Status.ActiveEvacuatorCompleted && !in.Surges }
 
 // undecided reports whether no evacuator has been activated yet, and eviction without evacuators has not been decided either.
 func undecided(e *v1alpha1.Evacuation) bool {

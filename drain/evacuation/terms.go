@@ -38,6 +38,8 @@ type Terms struct {
 	DeletesUnready bool
 	// EvictionWebhooks are the names of admission webhooks that one of its drains declares to wait for eviction requests.
 	EvictionWebhooks []string
+	// Maintenances are those of its drains, whose surge policies apply to its Pods.
+	Maintenances []*v1alpha1.NodeMaintenance
 	// Suspended is true if no NodeMaintenance drains the Pod, or one forbids that, see NodeTerms.For.
 	Suspended bool
 }
@@ -190,17 +192,21 @@ func (n NodeTerms) IsSuspended() bool {
 // effect on the evacuations of others.
 func (n NodeTerms) Combined() Terms {
 	var all *Terms
+	var maintenances []*v1alpha1.NodeMaintenance
 	for _, d := range n {
 		if d.suspended {
 			continue
 		}
+		maintenances = append(maintenances, d.maintenance)
 		terms := d.terms
 		if all != nil {
 			terms = all.and(terms)
 		}
 		all = &terms
 	}
-	return ptr.Deref(all, Terms{})
+	combined := ptr.Deref(all, Terms{})
+	combined.Maintenances = maintenances
+	return combined
 }
 
 // TermsChanged reports whether the terms of a maintenance, or the Pods that they apply to, have changed. before is nil for a new

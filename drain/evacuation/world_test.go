@@ -21,6 +21,7 @@ type world struct {
 	limits    *evacuation.Limits
 	// hasLimited is true if there have been limits: then some evacuators may never be activated.
 	hasLimited bool
+	surges     bool // NodeMaintenances request a surge
 	paused     bool // the Machine of the Node is paused
 	now        time.Time
 
@@ -79,7 +80,7 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
 	action := evacuation.Next(evacuation.Input{
-		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Now: w.now,
+		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Surges: w.surges, Now: w.now,
 	})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")

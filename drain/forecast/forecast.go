@@ -18,7 +18,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -140,10 +139,10 @@ func NodesOf(o Observation) []string { return sets.List(component(o).Nodes) }
 
 // DeploymentsOf returns the Deployments that the NodeMaintenances ask to surge for Pods of the Node.
 func DeploymentsOf(o Observation) []types.NamespacedName {
-	found, maintenances := map[types.NamespacedName]bool{}, maintenancesOf(o)
+	found, terms := map[types.NamespacedName]bool{}, evacuation.DrainersOf(maintenancesOf(o), nil).On(o.Node).Combined()
 	for i := range o.Pods {
 		pod := &o.Pods[i]
-		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, maintenances, nil) != v1alpha1.SurgeNever {
+		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, terms.Maintenances) != v1alpha1.SurgeNever {
 			found[deploymentOf(pod)] = true
 		}
 	}
@@ -222,7 +221,8 @@ func Of(o Observation) Forecast {
 			described := c.Pod(o.Surroundings, pod, e, served, o.Now)
 			planned = append(planned, described.Planned)
 			if node == o.Node.Name {
-				p := forecastPod(o, maintenances, described, pod, e)
+				p := forecastPod(o, terms, described, pod, e)
+				p.predictSurge(o, maintenances, terms.Maintenances)
 				p.predictOrder(o, terms.Ordered)
 				p.Shortage = shortage(o, timeout, described, pod)
 				result.Pods = append(result.Pods, p)
@@ -286,32 +286,32 @@ func number(sorted []Pod) {
 	}
 }
 
-func forecastPod(o Observation, maintenances []v1alpha1.NodeMaintenance, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
+func forecastPod(o Observation, terms evacuation.Terms, described planinput.Pod, pod *corev1.Pod, e *v1alpha1.Evacuation) Pod {
 	verdict, _ := described.VerdictOf(o.Maintenance.Name)
 	p := Pod{Pod: pod, Type: described.Type, Verdict: verdict, Evacuation: e}
 	if described.Planned.Finished {
 		p.Outcome = Finished
 	}
+	policy := o.Maintenance.Spec.Evacuation.SharedEvacuationPolicy
+	policy.Surge = surge.PolicyFor(pod, terms.Maintenances)
 	if e != nil && len(e.Spec.Evacuators) > 0 {
-		p.Evacuators = slices.Clone(e.Spec.Evacuators)
+		p.Evacuators = slices.Clone(evacuation.WithSurge(e, terms.Surges(pod, p.Type)))
 	} else {
-		p.Evacuators, p.Problems = described.Evacuators(pod, o.Maintenance.Spec.Evacuation.SharedEvacuationPolicy)
+		p.Evacuators, p.Problems = described.Evacuators(pod, policy)
 	}
-	p.predictSurge(o, maintenances)
-	p.surgePolicy = requestedSurge(maintenances, o.Node.Name)
+	p.surgePolicy = requestedSurge(terms.Maintenances)
 	if p.surgePolicy == v1alpha1.SurgeOnRequest && surge.Allows(p.surgePolicy, pod) {
 		p.surgePolicy = v1alpha1.SurgeAlways
 	}
 	return p
 }
 
-// requestedSurge returns the most permissive surge policy of the NodeMaintenances that select a Node.
-func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alpha1.SurgePolicy {
+// requestedSurge returns the most permissive surge policy of NodeMaintenances.
+func requestedSurge(maintenances []*v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
 	ascending := []v1alpha1.SurgePolicy{v1alpha1.SurgeOnRequest, v1alpha1.SurgeIfSingleReplica, v1alpha1.SurgeAlways}
 	most := v1alpha1.SurgeNever
-	for i := range maintenances {
-		requested := maintenances[i].Spec.Evacuation.Surge
-		if nodeselection.HasNodeStatus(&maintenances[i], node) && slices.Index(ascending, requested) > slices.Index(ascending, most) { // see selecting
+	for _, m := range maintenances {
+		if requested := m.Spec.Evacuation.Surge; slices.Index(ascending, requested) > slices.Index(ascending, most) {
 			most = requested
 		}
 	}
@@ -319,8 +319,8 @@ func requestedSurge(maintenances []v1alpha1.NodeMaintenance, node string) v1alph
 }
 
 // predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at
-// once.
-func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance) {
+// once. draining are those of the NodeMaintenances that drain the Node.
+func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance, draining []*v1alpha1.NodeMaintenance) {
 	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isOf(v1alpha1.EvacuatorClassDeployment)) {
 		return
 	}
@@ -329,13 +329,15 @@ func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenanc
 		p.omit(v1alpha1.EvacuatorClassDeployment)
 		return
 	}
-	policy := surge.PolicyFor(p.Pod, maintenances, nil)
+	leaving := p.leaving(o.Now)
+	leaving.Policy, leaving.Restart = surge.PolicyFor(p.Pod, draining), surge.RestartsFor(p.Pod, draining)
+	leaving.Drains = surge.DrainsOf(p.Pod, maintenances)
 	deployment, known := o.Surges[deploymentOf(p.Pod)]
-	if !known && policy != v1alpha1.SurgeNever {
+	if !known && leaving.Policy != v1alpha1.SurgeNever {
 		return
 	}
 	deployment.Now, deployment.Drains = o.Now, surge.DrainsOf(nil, o.All)
-	outlook := surge.OutlookOf(deployment, p.leaving(policy, maintenances, o.Now))
+	outlook := surge.OutlookOf(deployment, leaving)
 	if p.Surge = &outlook; outlook.Refusal != "" {
 		p.omit(v1alpha1.EvacuatorClassDeployment)
 	}
@@ -366,10 +368,9 @@ func isOf(class string) func(v1alpha1.Evacuator) bool {
 
 // leaving describes the Pod as the evacuator for Deployments observes it. The plugin does not read ReplicaSets: the name of the Pod's owner
 // decides that the Deployment controls it.
-func (p *Pod) leaving(policy v1alpha1.SurgePolicy, maintenances []v1alpha1.NodeMaintenance, now time.Time) surge.Leaving {
+func (p *Pod) leaving(now time.Time) surge.Leaving {
 	leaving := surge.Leaving{
-		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Policy: policy, Asked: true, Owned: true, Ready: rules.Ready(p.Pod),
-		Restart: surge.RestartsFor(p.Pod, maintenances, nil), Restarted: p.Annotations[v1alpha1.RestartedAt], Drains: surge.DrainsOf(p.Pod, maintenances),
+		PodRef: surge.PodRef{Name: p.Name, UID: p.UID}, Asked: true, Owned: true, Ready: rules.Ready(p.Pod), Restarted: p.Annotations[v1alpha1.RestartedAt],
 	}
 	leaving.Deadline = now.Add(time.Hour) // the forecast assumes progress
 	if e := p.Evacuation; e != nil {
@@ -424,8 +425,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 		p.withoutEvacuation()
 		return
 	}
-	terms.Ordered = terms.Ordered && !slices.Contains(p.idle, v1alpha1.EvacuatorClassStatefulSet) // an Evacuation without evacuators is resolved
-	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, terms, o.Now))
+	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, p.withoutIdle(terms), o.Now))
 	if p.Type != v1alpha1.PodTypeDefault || o.Budgets == nil {
 		return
 	}
@@ -439,6 +439,15 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 	}
 	p.Deletes = len(admitted) > 0 && admitted[0].Delete
 	p.AtOnce = len(admitted) > 0 && len(p.Budgets) == 0 && p.DeletionTimestamp == nil && p.Next.Kind == evacuation.Evict
+}
+
+// withoutIdle returns the terms without those that add an evacuator which completes at once.
+func (p *Pod) withoutIdle(terms evacuation.Terms) evacuation.Terms {
+	terms.Ordered = terms.Ordered && !slices.Contains(p.idle, v1alpha1.EvacuatorClassStatefulSet)
+	if slices.Contains(p.idle, v1alpha1.EvacuatorClassDeployment) {
+		terms.Maintenances = nil
+	}
+	return terms
 }
 
 // withoutEvacuation forgets what was predicted for a Pod that is not evacuated.

@@ -106,6 +106,11 @@ func TestSurgeOutlook(t *testing.T) {
 		}
 		return []v1alpha1.Evacuation{*e}
 	}
+	waiting := func() []v1alpha1.Evacuation {
+		all := evacuated("")
+		all[0].Spec.Evacuators, all[0].Status.ActiveEvacuatorCompleted = nil, true
+		return all
+	}
 	requesting := func(p *corev1.Pod) {
 		p.Annotations = map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + v1alpha1.EvacuatorClassDeployment: "10000/controller"}
 	}
@@ -128,6 +133,12 @@ func TestSurgeOutlook(t *testing.T) {
 		},
 		"says why it does not surge before the active evacuator completes": {
 			v1alpha1.SurgeIfSingleReplica, 2, nil, evacuated(v1alpha1.EvacuatorClassDeployment), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, "",
+		},
+		"says to how many replicas it is scaled for a Pod that waits already": {
+			v1alpha1.SurgeIfSingleReplica, 1, nil, waiting(), surge.Outlook{Message: surges + "."}, surges,
+		},
+		"says why it does not surge for a Pod that waits already": {
+			v1alpha1.SurgeIfSingleReplica, 2, nil, waiting(), surge.Outlook{Refusal: surge.TooManyReplicas, Message: refused}, "",
 		},
 		"a Pod cannot request a surge that no NodeMaintenance allows": {v1alpha1.SurgeNever, 1, requesting, nil,
 			surge.Outlook{Refusal: surge.NotRequested, Message: "No NodeMaintenance of the Pod's Node requests a surge."}, ""},

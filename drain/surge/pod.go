@@ -90,11 +90,10 @@ func requested(pod *corev1.Pod) bool {
 }
 
 // PolicyFor returns the most permissive surge policy for a Pod among the maintenances that drain its Node: Always, IfSingleReplica
-// or Never. OnRequest counts as Always for a Pod that requests a surge, and as Never for others. Suspended maintenances do not count, see
-// machinedrain.IsSuspended; nil: none is suspended.
-func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) v1alpha1.SurgePolicy {
+// or Never. OnRequest counts as Always for a Pod that requests a surge, and as Never for others.
+func PolicyFor(pod *corev1.Pod, draining []*v1alpha1.NodeMaintenance) v1alpha1.SurgePolicy {
 	policy := v1alpha1.SurgeNever
-	for _, m := range asking(pod, maintenances, suspended) {
+	for _, m := range asking(pod, draining) {
 		if m.Spec.Evacuation.Surge != v1alpha1.SurgeIfSingleReplica {
 			return v1alpha1.SurgeAlways
 		}
@@ -105,19 +104,18 @@ func PolicyFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspend
 
 // RestartsFor reports whether the Deployment of a Pod is restarted and not scaled: all maintenances that request a surge for the Pod say
 // so.
-func RestartsFor(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) bool {
-	all := asking(pod, maintenances, suspended)
+func RestartsFor(pod *corev1.Pod, draining []*v1alpha1.NodeMaintenance) bool {
+	all := asking(pod, draining)
 	scales := func(m *v1alpha1.NodeMaintenance) bool {
 		return m.Spec.Evacuation.SurgeMethod != v1alpha1.SurgeMethodRestart
 	}
 	return len(all) > 0 && !slices.ContainsFunc(all, scales)
 }
 
-// asking returns the maintenances that drain the Node of a Pod and request a surge for it.
-func asking(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance, suspended func(*v1alpha1.NodeMaintenance) bool) (all []*v1alpha1.NodeMaintenance) {
-	for i := range maintenances {
-		m := &maintenances[i]
-		if m.Drains() && Allows(m.Spec.Evacuation.Surge, pod) && (suspended == nil || !suspended(m)) && concerns(m, pod.Spec.NodeName) {
+// asking returns those of the maintenances that request a surge for a Pod.
+func asking(pod *corev1.Pod, draining []*v1alpha1.NodeMaintenance) (all []*v1alpha1.NodeMaintenance) {
+	for _, m := range draining {
+		if Allows(m.Spec.Evacuation.Surge, pod) {
 			all = append(all, m)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 func TestDeletedMachines(t *testing.T) {
 	parallel(t, 230*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "returns", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "returns", "spare")
 
 	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress",
 		func(t *testing.T) {
@@ -108,6 +108,22 @@ func TestDeletedMachines(t *testing.T) {
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), budget("web", 0), client.InNamespace(namespace))).To(Succeed())
 		s.expectGone("m5")
 		s.expectInvariants()
+	})
+
+	t.Run("E80: surges for a Pod that waits for its eviction when the policy is edited", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		s.runOn("late", "web", 1, deployment("web", 1), budgetRequiring("web", 1))
+		waiting := s.podsOf("web")[0]
+		s.deleteMachine("late")
+		s.Eventually(func() string { return s.condition("late").Message }, soon, pace).Should(ContainSubstring("Waiting for PodDisruptionBudget"))
+		s.Eventually(func() bool { return s.existing(&waiting).Status.ActiveEvacuatorCompleted }, soon, pace).Should(BeTrue(), "its eviction waits")
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeIfSingleReplica })
+		defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeNever })
+		s.expectReplicas("web", 2)
+		s.expectGone("late")
+		s.expectScaledBack("web", 1)
+		s.Expect(s.evictions()).To(BeEmpty())
 	})
 
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) {

@@ -27,11 +27,8 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	if err != nil || !known {
 		return known, err
 	}
-	maintenances := &v1alpha1.NodeMaintenanceList{}
-	if err := s.client.List(ctx, maintenances, client.UnsafeDisableDeepCopy); err != nil {
-		return false, errors.Wrap(err, "listing NodeMaintenances")
-	}
-	s.observed.Drains = surge.DrainsOf(nil, maintenances.Items)
+	maintenances := s.finder.Maintenances
+	s.observed.Drains = surge.DrainsOf(nil, maintenances)
 	for _, assigned := range found {
 		pod, e := assigned.Pod, assigned.Evacuation
 		if assigned.Expired {
@@ -42,8 +39,8 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 		}
 		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
-			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, maintenances.Items, s.finder.Suspension.Of), Suspended: assigned.Suspended,
-			Restart: surge.RestartsFor(pod, maintenances.Items, s.finder.Suspension.Of), Drains: surge.DrainsOf(pod, maintenances.Items),
+			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, assigned.Terms.Maintenances), Suspended: assigned.Suspended,
+			Restart: surge.RestartsFor(pod, assigned.Terms.Maintenances), Drains: surge.DrainsOf(pod, maintenances),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
 			Progress: assigned.Progress, Deadline: assigned.Deadline, Message: e.Status.Message,
