@@ -466,7 +466,7 @@ func (c *Clusters) stopWatch(cluster types.NamespacedName) {
 	c.progresses.remove(ofCluster)
 	if watch := c.watches[cluster]; watch != nil {
 		watch.stop()
-		watch.forgetPods() // evictions of one budget are sent one after the other, and may outlast the watch and the connection
+		watch.stopNodes() // evictions of one budget are sent one after the other, and may outlast the watch and the connection
 		delete(c.watches, cluster)
 		c.keepBudgets(cluster, watch.observedBudgets)
 	}

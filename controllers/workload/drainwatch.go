@@ -327,6 +327,15 @@ func (w *drainWatch) stopNode(node string) {
 	}
 }
 
+// stopNodes stops the watches of all Nodes. Their Pods are unknown then, and late events do not change that.
+func (w *drainWatch) stopNodes() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for node := range w.nodes {
+		w.stopNode(node)
+	}
+}
+
 // forgetPods makes the Pods of all Nodes unknown, because the watches may have missed changes. They stay unknown until the drain watch is
 // restarted, apart from those that the watches deliver.
 func (w *drainWatch) forgetPods() {

@@ -102,7 +102,9 @@ func TestPodsInAnOutage(t *testing.T) {
 		cluster, c := types.NamespacedName{Namespace: "default", Name: "c"}, NewClusters(nil, nil, nil, Limits{}, clock.RealClock{})
 		w.stop, w.observedBudgets = func() {}, newObservedBudgets(nil, clock.RealClock{})
 		c.watches[cluster] = &connectedWatch{drainWatch: w}
+		informer, late := w.nodes["node-0"].informer, w.byUID["0-1"]
 		c.Disconnect(cluster)
+		w.podChanged(PodChanged, "node-0", informer, late)
 		_, known := w.PodsOn("node-0")
 		g.Expect(known).To(BeFalse())
 		_, found := w.PodByUID("0-1")
