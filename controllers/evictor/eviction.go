@@ -149,14 +149,23 @@ func (v *Evictor) end(p *pass, pod budgets.Pod) {
 	v.shutdown.end()
 }
 
-// evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response.
+// evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response. It does not if it has waited for the rate
+// limit, and the Pod is no longer to be evicted.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) {
+	s := p.subjects[admitted.Pod.UID]
+	waited, err := v.Clusters.AwaitEviction(ctx, p.cluster)
+	switch {
+	case err != nil:
+		v.handleResponse(ctx, p, s, err, eventEvicted)
+		return
+	case waited && !p.isStillDue(ctx, s, v.Clock.Now()):
+		return
+	}
 	if admitted.Budget != nil && !admitted.Granted {
 		if took, known := p.state.reactions.send(admitted.Budget, v.Clock.Now()); known {
 			reactionSeconds.Observe(took.Seconds())
 		}
 	}
-	s := p.subjects[admitted.Pod.UID]
 	_, seconds := p.gracePeriod(ctx, s.pod)
 	s.requested = v.Clock.Now()
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))

@@ -384,15 +384,40 @@ func (o twoPods) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 	return o.second.PodByUID(uid)
 }
 
+// passOverTwoPods returns a pass over two Pods that drain one Node, the candidates, and an evictor whose requests for evictions a server
+// answers.
+func passOverTwoPods(t *testing.T, limits workload.Limits, answer http.HandlerFunc) (*Evictor, *pass, []budgets.Candidate) {
+	t.Helper()
+	g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c1"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/eviction") {
+			http.Error(w, "", http.StatusForbidden)
+			return
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(server.Close)
+	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+	remote := connected{clustercache.NewFakeClusterCache(management, cluster), &rest.Config{Host: server.URL}}
+	clusters := workload.NewClusters(management, remote, fakes.Scheme(), limits, clock.RealClock{})
+	_, err := clusters.Observe(t.Context(), cluster, "test", "one")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { clusters.Disconnect(cluster) })
+
+	pods := twoPods{onePod{pod: podNamed("web-1", "")}, onePod{pod: podNamed("web-2", "")}}
+	p := passOver(t, now, pods, drainOf("one"), evacuationOf(pods.pod, "1"), evacuationOf(pods.second.pod, "2"),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+	p.cluster = cluster
+	candidates, err := p.collect(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(candidates).To(HaveLen(2))
+	return &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, Clusters: clusters}, p, candidates
+}
+
 func TestRefusalOfABudget(t *testing.T) {
 	t.Run("E84: after a PodDisruptionBudget has refused an eviction, the next pass decides about its other Pods", func(t *testing.T) {
-		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c1"}
-		var requests atomic.Int32
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !strings.HasSuffix(r.URL.Path, "/eviction") {
-				http.Error(w, "", http.StatusForbidden)
-				return
-			}
+		g, requests := NewWithT(t), atomic.Int32{}
+		v, p, candidates := passOverTwoPods(t, workload.Limits{QPS: 100, Burst: 100}, func(w http.ResponseWriter, _ *http.Request) {
 			requests.Add(1)
 			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 			w.WriteHeader(http.StatusTooManyRequests)
@@ -401,29 +426,38 @@ func TestRefusalOfABudget(t *testing.T) {
 				Message: "Cannot evict pod", Code: http.StatusTooManyRequests,
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause}}},
 			})
-		}))
-		t.Cleanup(server.Close)
-		management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
-		remote := connected{clustercache.NewFakeClusterCache(management, cluster), &rest.Config{Host: server.URL}}
-		clusters := workload.NewClusters(management, remote, fakes.Scheme(), workload.Limits{QPS: 100, Burst: 100}, clock.RealClock{})
-		_, err := clusters.Observe(t.Context(), cluster, "test", "one")
-		g.Expect(err).NotTo(HaveOccurred())
-		t.Cleanup(func() { clusters.Disconnect(cluster) })
-
-		pods := twoPods{onePod{pod: podNamed("web-1", "")}, onePod{pod: podNamed("web-2", "")}}
-		p := passOver(t, now, pods, drainOf("one"), evacuationOf(pods.pod, "1"), evacuationOf(pods.second.pod, "2"),
-			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
-		p.cluster = cluster
-		candidates, err := p.collect(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(candidates).To(HaveLen(2))
-		v := &Evictor{Clock: clocktesting.NewFakeClock(now), shutdown: &shutdownGate{}, Clusters: clusters}
+		})
 		budget := budgets.New(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
 		g.Expect(v.evictSequentially(t.Context(), p, budget, []budgets.Admitted{
 			{Candidate: candidates[0], Budget: budget}, {Candidate: candidates[1], Budget: budget},
 		})).To(BeTrue())
 		g.Expect(requests.Load()).To(BeEquivalentTo(1))
 	})
+}
+
+func TestEvictionThatWaitsForTheRateLimit(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stage v1alpha1.NodeMaintenanceStage
+		want  int32
+	}{
+		"E57: evicts no Pod whose NodeMaintenance was completed while the eviction waited for the rate limit": {v1alpha1.StageComplete, 1},
+		"E23: evicts a Pod whose eviction has waited for the rate limit":                                      {v1alpha1.StageDrain, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, requests := NewWithT(t), atomic.Int32{}
+			v, p, candidates := passOverTwoPods(t, workload.Limits{QPS: 2, Burst: 1}, func(w http.ResponseWriter, _ *http.Request) {
+				requests.Add(1)
+				http.Error(w, "", http.StatusForbidden)
+			})
+			v.evict(t.Context(), p, budgets.Admitted{Candidate: candidates[0]})
+			m := drainOf("one")
+			g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			m.Spec.Stage = tc.stage
+			g.Expect(p.client.Update(t.Context(), m)).To(Succeed())
+			v.evict(t.Context(), p, budgets.Admitted{Candidate: candidates[1]})
+			g.Expect(requests.Load()).To(Equal(tc.want))
+		})
+	}
 }
 
 func TestNewMaintenanceOfAnEmptyName(t *testing.T) {

@@ -244,11 +244,14 @@ func (v *Evictor) readReceivers(ctx context.Context, p *pass) signals.Receivers 
 func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod budgets.Pod) {
 	s := p.subjects[pod.UID]
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Pod", klog.KObj(s.pod), "Node", klog.KRef("", s.pod.Spec.NodeName)))
-	if !v.maySignal(ctx, p, index, s, pod) {
-		return
+	_, err := v.Clusters.AwaitEviction(ctx, p.cluster)
+	if err == nil {
+		if !v.maySignal(ctx, p, index, s, pod) {
+			return
+		}
+		_, seconds := p.gracePeriod(ctx, s.pod)
+		err = v.Clusters.Evict(ctx, p.cluster, s.pod, seconds)
 	}
-	_, seconds := p.gracePeriod(ctx, s.pod)
-	err := v.Clusters.Evict(ctx, p.cluster, s.pod, seconds)
 	if workload.IsPaused(err) || isGone(err) {
 		v.handleResponse(ctx, p, s, err, eventEvicted)
 		return

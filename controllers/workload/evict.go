@@ -40,6 +40,20 @@ func newEvictionClient(config *rest.Config, limits Limits) (rest.Interface, erro
 	return client.CoreV1().RESTClient(), nil
 }
 
+// AwaitEviction waits until the rate limit allows a request of Evict or DeleteUnchanged, which do not wait. waited means that what was
+// decided before may have changed since.
+func (c *Clusters) AwaitEviction(ctx context.Context, cluster types.NamespacedName) (waited bool, err error) {
+	requests, err := c.evictionClient(ctx, cluster)
+	if err != nil {
+		return false, err
+	}
+	limiter := requests.GetRateLimiter()
+	if limiter == nil || limiter.TryAccept() {
+		return false, nil
+	}
+	return true, errors.Wrap(limiter.Wait(ctx), "waiting for the rate limit of evictions")
+}
+
 // Evict evicts a Pod through policy/v1. The request contains the Pod's UID as a precondition, so that a replacement with the same name is
 // not evicted. A nil gracePeriod keeps the Pod's own.
 //
@@ -56,7 +70,7 @@ func (c *Clusters) Evict(ctx context.Context, cluster types.NamespacedName, pod 
 			GracePeriodSeconds: gracePeriod,
 		},
 	}
-	return requests.Post().
+	return requests.Post().Throttle(nil).
 		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").
 		VersionedParams(&metav1.CreateOptions{}, clientgoscheme.ParameterCodec).
 		Body(eviction).MaxRetries(0).Do(ctx).Error()
@@ -69,7 +83,7 @@ func (c *Clusters) DeleteUnchanged(ctx context.Context, cluster types.Namespaced
 	if err != nil {
 		return err
 	}
-	return requests.Delete().
+	return requests.Delete().Throttle(nil).
 		Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		Body(&metav1.DeleteOptions{
 			Preconditions:      &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion},
