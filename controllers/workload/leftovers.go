@@ -66,7 +66,7 @@ func (d *onDemand) findUrgent(ctx context.Context, live client.Reader) error {
 	for _, w := range d.surges.watchers {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(w.Object().GetObjectKind().GroupVersionKind())
-		if err := live.List(ctx, list, client.HasLabels{v1alpha1.SurgingLabel}, client.Limit(1)); err != nil && !NotServed(err) && !meta.IsNoMatchError(err) {
+		if err := live.List(ctx, list, client.HasLabels{v1alpha1.SurgingLabel}, client.Limit(1)); err != nil && !meta.IsNoMatchError(err) {
 			return errors.Wrapf(err, "listing surging objects of kind %s", list.Kind)
 		}
 		if len(list.Items) > 0 {

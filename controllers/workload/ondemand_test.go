@@ -3,11 +3,16 @@ package workload
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
@@ -15,6 +20,9 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestWatchesRestartForAnObjectThatAppearsWhileTheyStop(t *testing.T) {
@@ -32,6 +40,19 @@ func TestWatchesRestartForAnObjectThatAppearsWhileTheyStop(t *testing.T) {
 	w.isNeeded = func() bool { return true }
 	g.Expect(d.stop(w)).To(BeFalse())
 	g.Expect(w.running.Load()).NotTo(BeNil())
+}
+
+func TestSearchForSurgesThatAProxyAnswers(t *testing.T) {
+	t.Run("M109: a search for surges that a proxy answers with 404 fails, so that it is repeated", func(t *testing.T) {
+		deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+		proxy := apierrors.NewGenericServerResponse(http.StatusNotFound, "list", deployments, "", "404 page not found", 0, true)
+		live := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return proxy
+		}}).Build()
+		deployment := &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}}
+		d := &onDemand{surges: demandedWatches{watchers: []clustercache.Watcher{watcher{object: deployment}}}}
+		NewWithT(t).Expect(d.findUrgent(t.Context(), live)).To(MatchError(ContainSubstring("listing surging objects of kind Deployment")))
+	})
 }
 
 // emptyCache is a cache of empty lists.
