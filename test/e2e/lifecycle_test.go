@@ -183,7 +183,7 @@ spec:
 	})
 
 	It("scales a MachineDeployment to zero", func(ctx context.Context) {
-		w.setBudget(ctx, 6)
+		w.setBudget(ctx, "web", 6)
 		w.scale(ctx, 0)
 		w.waitAvailable(ctx, 3, 0)
 		w.scale(ctx, 2)
@@ -218,7 +218,7 @@ spec: {maxUnavailable: 2, selector: {matchLabels: {app: web}}}
 // beginBlockedDrain deletes the Machine of a worker with Pods, whose budget allows no disruption, and waits until the Node is cordoned.
 func (w *workloadCluster) beginBlockedDrain(ctx context.Context) *clusterv1.Machine {
 	GinkgoHelper()
-	w.setBudget(ctx, 0)
+	w.setBudget(ctx, "web", 0)
 	workers := w.workers(ctx, Default)
 	index := slices.IndexFunc(workers, func(m clusterv1.Machine) bool { return len(w.podsOn(ctx, Default, m.Status.NodeRef.Name)) > 0 })
 	Expect(index).To(BeNumerically(">=", 0))
@@ -240,12 +240,12 @@ func (w *workloadCluster) scale(ctx context.Context, replicas int32) {
 // allow lets the budget allow disruptions again.
 func (w *workloadCluster) allow(ctx context.Context) {
 	GinkgoHelper()
-	w.setBudget(ctx, 2)
+	w.setBudget(ctx, "web", 2)
 }
 
-func (w *workloadCluster) setBudget(ctx context.Context, disruptions int32) {
+func (w *workloadCluster) setBudget(ctx context.Context, name string, disruptions int32) {
 	GinkgoHelper()
-	budget := get(ctx, Default, w.Client, &policyv1.PodDisruptionBudget{ObjectMeta: named("default", "web")})
+	budget := get(ctx, Default, w.Client, &policyv1.PodDisruptionBudget{ObjectMeta: named("default", name)})
 	before := client.MergeFrom(budget.DeepCopy())
 	most := intstr.FromInt32(disruptions)
 	budget.Spec.MaxUnavailable = &most

@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -42,7 +43,7 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 	It("drains the Node of a deleted Machine by rules, labels and budgets", func(ctx context.Context) {
 		deleted, pods := w.applyToOneWorker(ctx, read("testdata/applications.yaml"))
 		node := deleted.Status.NodeRef.Name
-		Expect(pods).To(HaveLen(16))
+		Expect(pods).To(HaveLen(17))
 		job := pods[slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Labels["app"] == "job" })]
 		Expect(job.Status.Phase).To(Equal(corev1.PodRunning))
 
@@ -55,6 +56,19 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Eventually(func() string { return plugin.output(ctx, "status") }, eventually, pace).
 			Should(MatchRegexp("NodeMaintenance %s-[0-9a-f]+, stage Drain", deleted.Name))
 		Expect(plugin.output(ctx, "why", "machine", deleted.Name)).To(ContainSubstring("Machine " + w.name + "/" + deleted.Name))
+
+		// Each message stays until the test changes what the drain waits for.
+		By("the condition of the Machine while Pods must complete, because of a rule and of a label")
+		expectDraining(ctx, deleted, `0 Pods evacuating, 2 pending, 4 skipped
+\* Pod default/job-\w+: Waiting for completion \(rule machine-drain-rule/job\)
+\* Pod default/waiting: Waiting for completion \(label cluster\.x-k8s\.io/drain: wait-completed\)`)
+		w.terminate(ctx, job)
+		w.terminate(ctx, of(pods, "waiting")[0])
+		By("the condition of the Machine while a budget allows no eviction of the Pods of the next order")
+		expectDraining(ctx, deleted, `2 Pods evacuating, 0 pending, 4 skipped
+\* Pods default/last-\S+, default/last-\S+: Waiting for PodDisruptionBudget default/last: 2 healthy Pods required; it never allows a `+
+			`disruption \(maxUnavailable: 0\)\. No surge: Surge policy IfSingleReplica does not apply: Deployment default/last declares 2 replicas`)
+		w.setBudget(ctx, "last", 1)
 		expectGone(ctx, management.client, deleted)
 		w.waitReady(ctx)
 		client.expectAnswered("the Service")
@@ -72,8 +86,8 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		Expect(plugin.output(ctx, "report", recording.file, "-o", "md")).To(And(ContainSubstring(deleted.Name), ContainSubstring("default/web")))
 		Expect(plugin.output(ctx, "report", recording.file)).To(HavePrefix("<!DOCTYPE html>"))
 
-		By("the rule and the label that skip Pods")
-		for _, app := range []string{"skipped", "labelled", "job"} {
+		By("the rules and the labels that leave Pods on the Node")
+		for _, app := range []string{"skipped", "labelled", "job", "waiting"} {
 			for _, pod := range of(pods, app) {
 				for _, deletion := range events.Verb("delete").Resource("pods").Named("default", pod.Name).Succeeded() {
 					Expect(deletion.Requested).To(BeTemporally(">", removed[0].Requested), "%s, before the Node", deletion)
@@ -133,6 +147,22 @@ var _ = Describe("Machines", Ordered, Label("short"), func() {
 		w.expectOursEvict(w.events()[begin:])
 	})
 })
+
+// expectDraining waits until the condition of a Machine reports a drain with this progress, and nothing else.
+func expectDraining(ctx context.Context, machine *clusterv1.Machine, progress string) {
+	GinkgoHelper()
+	Eventually(func(g Gomega) {
+		g.Expect(get(ctx, g, management.client, machine).Status.Conditions).To(ContainElement(And(
+			HaveField("Type", v1alpha1.MachineNodeMaintenance), HaveField("Status", metav1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonMachineDraining),
+			HaveField("Message", MatchRegexp(`^Drain not completed yet \(started at \S+Z\) \(NodeMaintenance %s-[0-9a-f]+\): %s$`, machine.Name, progress)))))
+	}, eventually, pace).Should(Succeed())
+}
+
+// terminate sends SIGTERM to the container of a Pod, which completes.
+func (w *workloadCluster) terminate(ctx context.Context, pod corev1.Pod) {
+	GinkgoHelper()
+	run(ctx, "docker", "exec", pod.Spec.NodeName, "sh", "-c", "crictl stop --timeout=60 $(crictl ps --quiet --label=io.kubernetes.pod.uid="+string(pod.UID)+")")
+}
 
 // waitReplaced waits until as many other Machines are available.
 func (w *workloadCluster) waitReplaced(ctx context.Context, before []clusterv1.Machine, list func(context.Context, Gomega) []clusterv1.Machine) {

@@ -14,7 +14,6 @@ import (
 func main() {
 	address := flag.String("serve", "", "address on which to answer HTTP requests with the host's name")
 	grace := flag.Duration("grace", 0, "how long to continue after SIGTERM, as a server does that waits until clients know its replacement")
-	work := flag.Duration("work", 0, "exit successfully after this time")
 	stubborn := flag.Bool("stubborn", false, "ignore SIGTERM")
 	flag.Parse()
 
@@ -23,19 +22,10 @@ func main() {
 	if *address != "" {
 		go serve(*address)
 	}
-	var done <-chan time.Time
-	if *work > 0 {
-		done = time.After(*work)
-	}
-	for {
-		select {
-		case <-done:
+	for range stopped {
+		if !*stubborn {
+			time.Sleep(*grace)
 			return
-		case <-stopped:
-			if !*stubborn {
-				time.Sleep(*grace)
-				return
-			}
 		}
 	}
 }
