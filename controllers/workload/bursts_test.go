@@ -105,6 +105,7 @@ func TestBursts(t *testing.T) {
 				time.Sleep(time.Minute)
 				g.Expect(affected.Load()).To(Equal(before + 2))
 			}
+			synctest.Wait()
 			g.Expect(clusters.affected.pending).To(BeEmpty())
 		})
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,15 +36,16 @@ type connections struct {
 	pauses  func()           // before a client is returned
 	ends    func()           // before a configuration is returned
 
-	failures int // of health probes
+	lost     atomic.Bool
+	failures atomic.Int32 // of health probes
 }
 
 func (c *connections) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
-	return clustercache.HealthCheckingState{ConsecutiveFailures: c.failures}
+	return clustercache.HealthCheckingState{ConsecutiveFailures: int(c.failures.Load())}
 }
 
 func (c *connections) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
-	if c.config == nil {
+	if c.config == nil || c.lost.Load() {
 		return nil, clustercache.ErrClusterNotConnected
 	}
 	config := c.config
@@ -222,11 +224,13 @@ func TestWatchOfALostConnection(t *testing.T) {
 			_, err := clusters.Observe(t.Context(), clusterA, "late", "one") // the ClusterCache has not closed the connection yet
 			g.Expect(err).NotTo(HaveOccurred())
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			g.Expect(clusters.CurrentObservation(clusterA)).NotTo(BeNil())
 			var ended []Change
 			clusters.Subscribe(func(change Change) { ended = append(ended, change) })
-			remote.config = nil
+			remote.lost.Store(true)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			g.Expect(clusters.CurrentObservation(clusterA)).To(BeNil(), "nothing else stops it")
 			g.Expect(ended).To(ContainElement(Change{Cluster: clusterA, Type: WatchEnded}))
 			time.Sleep(2 * budgetsKept)

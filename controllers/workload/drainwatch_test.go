@@ -120,14 +120,16 @@ func TestPodsInAnOutage(t *testing.T) {
 					return nil, r.Context().Err()
 				})
 			})
-			remote := &connections{config: config, failures: 1}
+			remote := &connections{config: config}
+			remote.failures.Store(1)
 			c := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
 			before, err := c.Observe(t.Context(), clusterA, "user", "one")
 			g.Expect(err).NotTo(HaveOccurred())
 			c.ContactLost(clusterA)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			g.Expect(c.CurrentObservation(clusterA)).To(BeIdenticalTo(before))
-			remote.failures = 0
+			remote.failures.Store(0)
 			time.Sleep(2 * lostInterval)
 			g.Expect(c.CurrentObservation(clusterA)).To(BeNil(), "the owner is told to call Observe again")
 			time.Sleep(2 * budgetsKept)

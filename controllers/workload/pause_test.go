@@ -93,6 +93,7 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: "p"}}
 			clusters.ResumeAfterPolicyChange().Update(t.Context(), event.UpdateEvent{ObjectOld: policy, ObjectNew: policy}, nil)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			g.Expect(resumed).To(ConsistOf("held"))
 		})
 	})
@@ -120,6 +121,7 @@ func TestPausedMachineThatIsGone(t *testing.T) {
 			clusters.Subscribe(func(Change) { isResumed = true })
 			clusters.ResumeAfterPause().Delete(t.Context(), event.DeleteEvent{Object: machine}, nil)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 			g.Expect(isResumed).To(BeTrue(), "no other event may come for a long time")
 		})
 	})
