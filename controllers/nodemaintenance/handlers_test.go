@@ -78,7 +78,7 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 	}
 }
 
-// starting is a controller that starts its sources at once.
+// starting is a controller that starts its sources at once, and waits until their handlers are added.
 type starting struct {
 	controller.TypedController[workload.Request]
 	t     *testing.T
@@ -86,7 +86,10 @@ type starting struct {
 }
 
 func (s starting) Watch(from source.TypedSource[workload.Request]) error {
-	return from.Start(s.t.Context(), s.queue)
+	if err := from.Start(s.t.Context(), s.queue); err != nil {
+		return err
+	}
+	return from.(source.TypedSyncingSource[workload.Request]).WaitForSync(s.t.Context())
 }
 
 // While the watch is interrupted, a user removes the finalizer of a NodeMaintenance, and creates another one of the same name for another
@@ -119,13 +122,6 @@ func TestMaintenanceReplacedWhileTheWatchWasInterrupted(t *testing.T) {
 			request, _ := queue.Get()
 			queue.Done(request)
 			return request
-		}
-		g.Eventually(func() any { // its handler is added in the background
-			informer.Delete(of("1", "former"))
-			return next()
-		}).WithTimeout(time.Minute).Should(Equal(cordoned))
-		for next() != nil {
-			continue
 		}
 		informer.Update(of("1", "former"), of("2", "present"))
 		g.Eventually(next).WithTimeout(time.Minute).Should(Equal(cordoned), "it stays cordoned until the next connection")
