@@ -109,14 +109,10 @@ func (c Clock) HasTimedOut() bool { return c.Volumes != nil && c.Drain != nil &&
 const BlindPeriod = time.Minute
 
 // BlindDeadline returns when a Machine is released whose drain this process has been unable to observe since a time, nil if it is not. This
-// is the deadline, but not before BlindPeriod has passed, or the timeout if that is shorter.
+// is the deadline, but not before BlindPeriod has passed, also if the timeout is shorter.
 func (c Clock) BlindDeadline(m *clusterv1.Machine, since time.Time) (at *time.Time, of Part) {
 	at, of = c.Deadline(m)
-	timeout := DrainTimeout(m)
-	if of == PartVolumes {
-		timeout = volumeTimeout(m)
-	}
-	if earliest := since.Add(min(BlindPeriod, timeout)); at != nil && at.Before(earliest) {
+	if earliest := since.Add(BlindPeriod); at != nil && at.Before(earliest) {
 		at = &earliest
 	}
 	return at, of
