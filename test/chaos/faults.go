@@ -204,6 +204,9 @@ func freezeManager(_ context.Context, r *run, pick uint64) (heal, error) {
 // clockWrong is the fault whose manager needs a separate build.
 const clockWrong = "manager-clock-wrong"
 
+// writesLost is the fault that loses requests of the manager, or their responses.
+const writesLost = "writes-lost"
+
 // setClockWrong restarts a manager with a wrong clock. The clock is right again after all other faults.
 func setClockWrong(ctx context.Context, r *run, pick uint64) (heal, error) {
 	m, offsets := r.managers[pick%uint64(len(r.managers))], []time.Duration{40 * time.Second, 5 * time.Minute, time.Hour, 13 * time.Hour}

@@ -59,7 +59,7 @@ type InjectedFault struct {
 
 // hindering are the beginnings of the names of faults that keep a running manager from observing or changing a cluster at once.
 var hindering = []string{
-	"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", "writes-lost", "webhook-", "crd-",
+	"manager-frozen", clockWrong, "workload-", "management-", "network-", "watch", writesLost, "webhook-", "crd-",
 	"evacuations-refused", admitFailing,
 }
 
@@ -77,6 +77,11 @@ func (h *History) isHindered(from, until time.Time) bool {
 		return !f.From.After(until) && !f.Until.Add(lasts).Before(from) &&
 			slices.ContainsFunc(hindering, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) })
 	})
+}
+
+// losesWrites returns whether a fault lost writes at a time.
+func (h *History) losesWrites(at time.Time) bool {
+	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool { return f.Name == writesLost && !at.Before(f.From) && !at.After(f.Until) })
 }
 
 // isDown returns whether no manager ran at a time.

@@ -88,6 +88,19 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.storePod("a")
 			s.later(lag).releaseHook()
 		}, hookHeld},
+		{"M39: the hook is removed after the drain timeout, and the write of the condition is lost", func(s *story) {
+			s.storeMachine(timeout(20))
+			s.storePod("a")
+			s.later(lag)
+			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(time.Minute)}, writesLost}}
+			s.releaseHook()
+		}, nil},
+		{"M39: the hook is removed before the drain timeout, and writes are lost", func(s *story) {
+			s.storeMachine(timeout(120))
+			s.storePod("a")
+			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(time.Minute)}, writesLost}}
+			s.later(lag).releaseHook()
+		}, hookHeld},
 		{"M66: the hook is removed before the drain timeout by a manager whose clock is wrong", func(s *story) {
 			s.ClockOff = time.Minute
 			s.storeMachine(timeout(120))

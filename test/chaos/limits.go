@@ -385,7 +385,7 @@ func (l *limits) volumesMayEnd(name string, at time.Time) (end time.Time, not st
 }
 
 // excuse returns why a release is not excused by a limit that has ended, "" if it is. The condition must name the wait that has timed out,
-// which is not a wait for a turn: such a wait ends with the turn.
+// which is not a wait for a turn: such a wait ends with the turn. While writes are lost, that of the condition may be.
 func (l *limits) excuse(r release, end time.Time, not string) string {
 	if early := end.Sub(r.stored.Add(l.ClockOff).Add(rounding)); not == "" && early > 0 {
 		not = fmt.Sprintf("its limit could not end before %s", end.Format("15:04:05.000"))
@@ -395,6 +395,9 @@ func (l *limits) excuse(r release, end time.Time, not string) string {
 	}
 	condition := conditionOf(r.before)
 	if condition == nil || condition.Reason != v1alpha1.ReasonTimedOut {
+		if l.losesWrites(r.stored) {
+			return ""
+		}
 		return "its condition has another reason than " + v1alpha1.ReasonTimedOut
 	}
 	if _, wait, found := strings.Cut(condition.Message, "Seconds: "); !found || wait == "" || strings.Contains(wait, "maxParallelDrains") {

@@ -56,7 +56,7 @@ func simulatedFaults() []fault {
 	return append(table,
 		fault{"watch-stale", "watches", delayWatch},
 		fault{"watches-expired", "watches", expireWatches},
-		fault{"writes-lost", "writes", loseWrites},
+		fault{writesLost, "writes", loseWrites},
 		fault{"manager-killed-in-a-write", "manager", killInWrite},
 	)
 }
