@@ -240,7 +240,7 @@ func (l *limits) deletesBeforeTimeout(r removal) bool {
 		return false
 	}
 	return !at.Before(end.Add(min(10*time.Second, timeout/2)-timeout)) || slices.ContainsFunc(l.removals(), func(e removal) bool {
-		return e.isEviction() && !e.succeeded() && e.pod == r.pod && e.Answered.Before(r.Requested)
+		return e.isEviction() && !e.succeeded() && e.pod != nil && e.pod.uid == r.pod.uid && e.Answered.Before(r.Requested)
 	})
 }
 

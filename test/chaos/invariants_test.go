@@ -136,6 +136,15 @@ func TestInvariants(t *testing.T) {
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
 			s.removePod("a")
 		}, nil},
+		{"M13: a Pod whose eviction was refused is deleted in the first ten seconds, in time for its grace period", func(s *story) {
+			s.beginShortDrain()
+			s.refuseEviction("a")
+			s.delete("a")
+		}, nil},
+		{"M13: a Pod whose eviction was not refused is deleted in the first ten seconds", func(s *story) {
+			s.beginShortDrain()
+			s.delete("a")
+		}, budgetsRespected},
 		{"a Pod is deleted long before the drain timeout", func(s *story) {
 			s.withTimeout(600)
 			s.storePod("a")
@@ -265,6 +274,14 @@ func (s *story) withTimeout(seconds int32) {
 	s.DeletesOnTimeout = true
 	s.storeMachine(timeout(seconds))
 	s.now = s.now.Add(30 * time.Second)
+}
+
+// beginShortDrain begins a drain whose timeout is little more than the grace period of its Pod. No manager has run before.
+func (s *story) beginShortDrain() {
+	s.DeletesOnTimeout, s.Down = true, [][]Period{{{Until: s.now}}}
+	s.storeMachine(timeout(corev1.DefaultTerminationGracePeriodSeconds + 8))
+	s.storePod("a")
+	s.storeBudget("b", "a", 0)
 }
 
 // lowAndHigh has a Pod with drain order 1 and one with drain order 2 on the Node when its drain begins.
