@@ -24,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -318,7 +319,7 @@ func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error)
 		return nil, err
 	}
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: s.evacuation.Namespace, Name: s.evacuation.Spec.PodRef.Name}
-	if err := live.Get(ctx, key, pod); err != nil && !workload.DoesNotExist(err) {
+	if err := live.Get(ctx, key, pod); err != nil && !lookup.DoesNotExist(err) {
 		return nil, errors.Wrapf(err, "getting Pod %s", key)
 	}
 	if !evacuation.IsOf(s.evacuation, pod) {

@@ -29,6 +29,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -488,7 +489,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			defer cancel()
 			err := p.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
 			switch {
-			case workload.DoesNotExist(err):
+			case lookup.DoesNotExist(err):
 				return nil
 			case apierrors.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(1)))

@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // What the API server says in the messages of responses that have no separate code, reason or type of cause. The integration tests compare
@@ -82,7 +83,7 @@ func ofServer(err error, response metav1.Status, responded bool) refusal {
 		return refusal{reason: v1alpha1.ReasonNoResponse, message: message}
 	case !responded || apierrors.IsUnauthorized(err):
 		return refusal{}
-	case workload.NotServed(err):
+	case lookup.NotServed(err):
 		return refusal{reason: string(budgets.EvictionNotServed), message: budgets.NotServed + ": " + said}
 	case apierrors.IsForbidden(err) && strings.Contains(said, notAuthorized):
 		return refusal{reason: v1alpha1.ReasonEvictionForbidden, message: "The manager is not allowed to evict the Pod: " + said}

@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -225,7 +226,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
-	if apierrors.IsAlreadyExists(err) || workload.DoesNotExist(err) { // the cache is stale, or another author has just created it
+	if apierrors.IsAlreadyExists(err) || lookup.DoesNotExist(err) { // the cache is stale, or another author has just created it
 		return outcome{
 			action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed",
 			at: s.now.Add(createRetry),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -25,7 +26,7 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 	}
 	node := &corev1.Node{}
 	switch err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); {
-	case workload.DoesNotExist(err):
+	case lookup.DoesNotExist(err):
 		return machinedrain.Found{}, nil, nil
 	case err != nil:
 		return machinedrain.Found{}, nil, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)

@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -402,7 +403,7 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 	names, _ := nodeselection.Names(s.maintenance)
 	for _, name := range names {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
-		if workload.DoesNotExist(err) {
+		if lookup.DoesNotExist(err) {
 			err = r.withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
 		}
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -100,7 +101,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	if names, byName := nodeselection.Names(m); byName {
 		for _, name := range names {
 			node := &corev1.Node{}
-			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !workload.DoesNotExist(err) {
+			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !lookup.DoesNotExist(err) {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
 			} else if err == nil && nodeselection.CouldSelect(m, node) {
 				nodes = append(nodes, node)

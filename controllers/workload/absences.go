@@ -101,7 +101,7 @@ func daemonSetReader(from metadata.Interface) func(context.Context, types.Namesp
 	return func(ctx context.Context, key types.NamespacedName) (types.UID, error) {
 		found, err := daemonSets.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
-		case DoesNotExist(err):
+		case lookup.DoesNotExist(err):
 			return "", nil
 		case err != nil:
 			return "", errors.Wrapf(err, "getting DaemonSet %s", key)

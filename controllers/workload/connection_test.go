@@ -40,6 +40,18 @@ type connections struct {
 	failures atomic.Int32 // of health probes
 }
 
+// unanswered returns the configuration of a connection whose requests get no answer.
+func unanswered() *rest.Config {
+	config := &rest.Config{Host: "https://c.example.com"}
+	config.Wrap(func(http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})
+	})
+	return config
+}
+
 func (c *connections) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
 	return clustercache.HealthCheckingState{ConsecutiveFailures: int(c.failures.Load())}
 }
@@ -211,14 +223,7 @@ func TestWatchOfALostConnection(t *testing.T) {
 	t.Run("E37: a watch of Pods that a reconciliation starts after its Cluster was deleted ends, and one of a connection that lasts does not", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
-			config := &rest.Config{Host: "https://c.example.com"}
-			config.Wrap(func(http.RoundTripper) http.RoundTripper {
-				return roundTrip(func(r *http.Request) (*http.Response, error) {
-					<-r.Context().Done()
-					return nil, r.Context().Err()
-				})
-			})
-			remote := &connections{config: config}
+			remote := &connections{config: unanswered()}
 			clusters := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
 			clusters.Forget(clusterA)
 			_, err := clusters.Observe(t.Context(), clusterA, "late", "one") // the ClusterCache has not closed the connection yet

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -202,7 +203,7 @@ var trimDaemonSet = trimming(func(m *metav1.PartialObjectMetadata) {
 // budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be
 // upgraded.
 func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflector, err error) {
-	if !NotServed(err) {
+	if !lookup.NotServed(err) {
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
 		return
 	}

@@ -113,14 +113,7 @@ func TestPodsInAnOutage(t *testing.T) {
 	t.Run("M139: the Pods are listed again when health probes are answered, also without a drain of a Machine", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
-			config := &rest.Config{Host: "https://c.example.com"}
-			config.Wrap(func(http.RoundTripper) http.RoundTripper {
-				return roundTrip(func(r *http.Request) (*http.Response, error) {
-					<-r.Context().Done()
-					return nil, r.Context().Err()
-				})
-			})
-			remote := &connections{config: config}
+			remote := &connections{config: unanswered()}
 			remote.failures.Store(1)
 			c := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
 			before, err := c.Observe(t.Context(), clusterA, "user", "one")

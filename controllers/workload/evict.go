@@ -107,7 +107,7 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 // IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict
 // that does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
 func IsGone(err error) bool {
-	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || DoesNotExist(err)
+	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || lookup.DoesNotExist(err)
 }
 
 // podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
@@ -127,16 +127,10 @@ func conflictKind(err error) string {
 	return status.Status().Details.Kind
 }
 
-// NotServed is lookup.NotServed.
-func NotServed(err error) bool { return lookup.NotServed(err) }
-
-// DoesNotExist is lookup.DoesNotExist.
-func DoesNotExist(err error) bool { return lookup.DoesNotExist(err) }
-
-// IgnoreDoesNotExist returns nil if DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads from a
-// cache may use client.IgnoreNotFound: no proxy answers them.
+// IgnoreDoesNotExist returns nil if lookup.DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads
+// from a cache may use client.IgnoreNotFound: no proxy answers them.
 func IgnoreDoesNotExist(err error) error {
-	if DoesNotExist(err) {
+	if lookup.DoesNotExist(err) {
 		return nil
 	}
 	return err
@@ -146,5 +140,5 @@ func IgnoreDoesNotExist(err error) error {
 // the CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
 func KindNotServed(err error) bool {
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
-	return terminating || NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
+	return terminating || lookup.NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 func TestEvictionsAreLimited(t *testing.T) {
@@ -116,7 +117,7 @@ func TestNotServed(t *testing.T) {
 		{"E18: no answer", errors.New("connection refused"), false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if notServed, gone := NotServed(tc.err), IsGone(tc.err); notServed != tc.notServed || gone != tc.gone {
+			if notServed, gone := lookup.NotServed(tc.err), IsGone(tc.err); notServed != tc.notServed || gone != tc.gone {
 				t.Errorf("not served: %t, gone: %t", notServed, gone)
 			}
 		})

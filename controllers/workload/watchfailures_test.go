@@ -17,6 +17,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	testingclock "k8s.io/utils/clock/testing"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 func TestWatchFailure(t *testing.T) {
@@ -76,7 +78,7 @@ func TestListFailure(t *testing.T) {
 					return nil, failing
 				},
 			}),
-			what: "Evacuations", failures: &opened.failures, clock: now, ignores: NotServed, failed: func() { failed++ },
+			what: "Evacuations", failures: &opened.failures, clock: now, ignores: lookup.NotServed, failed: func() { failed++ },
 		}
 		list := func(err error) {
 			failing = err

@@ -25,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
 
@@ -106,7 +107,7 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	all := findAll(ctx, live, objects)
 	applied := Applied{hasCRDs: !slices.ContainsFunc(all, func(f found) bool { return f.wanted.GetKind() == crdKind && f.err != nil })}
 	for _, each := range all {
-		if each.wanted.GetKind() == crdKind && workload.DoesNotExist(each.err) {
+		if each.wanted.GetKind() == crdKind && lookup.DoesNotExist(each.err) {
 			applied.lacks = each.wanted.GetName()
 		}
 	}
