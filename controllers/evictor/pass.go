@@ -203,7 +203,10 @@ func (p *pass) countRefusal(pod types.UID) {
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
 	for i := range evacuations {
-		s := p.subjectOf(&evacuations[i], p.drains, p.now)
+		s, deleted := p.subjectOf(&evacuations[i], p.drains, p.now)
+		if deleted {
+			p.requeueAt(p.now.Add(expectations.TTL)) // the watch delivers its deletion before, unless a backup was restored (R73)
+		}
 		if s == nil {
 			continue
 		}
@@ -228,22 +231,20 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	return due
 }
 
-// subjectOf returns the Pod of an Evacuation with the next action. It returns nil if the Pod or its type is not known.
-func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string) evacuation.NodeTerms, now time.Time) *subject {
-	e, removed := p.written.Latest(p.cluster, observed)
+// subjectOf returns the Pod of an Evacuation with the next action. It returns nil if the Evacuation was deleted, and if the Pod or its type
+// is not known. deleted means that the Evacuation of a known Pod was deleted. Evictions call subjectOf after the pass: it must not change p.
+func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string) evacuation.NodeTerms, now time.Time) (s *subject, deleted bool) {
+	e, deleted := p.written.Latest(p.cluster, observed)
 	pod, found := workload.PodOf(p.observation, e)
-	if removed && found {
-		p.requeueAt(p.now.Add(expectations.TTL)) // the watch delivers its deletion before, unless a backup was restored (R73)
-	}
-	if removed || !found {
-		return nil
+	if deleted || !found {
+		return nil, deleted && found
 	}
 	podType, known := rules.PodTypeOf(pod, p.observation.DaemonSetExists)
 	if !known {
-		return nil
+		return nil, false
 	}
 	terms := drains(pod.Spec.NodeName).For(planinput.RulePod(p.observation, pod))
-	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, now))}
+	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, now))}, false
 }
 
 // isStillDue reports whether eviction is still the next action for a Pod. The pass has decided that, but the NodeMaintenance or the
@@ -259,7 +260,7 @@ func (p *pass) isStillDue(ctx context.Context, s *subject, now time.Time) bool {
 // evictionOf returns the Pod of an Evacuation if eviction is its next action now. It returns nil if not, or if that cannot be read.
 func (p *pass) evictionOf(ctx context.Context, latest *v1alpha1.Evacuation, now time.Time) *subject {
 	var err error
-	s := p.subjectOf(latest, func(node string) (drains evacuation.NodeTerms) {
+	s, _ := p.subjectOf(latest, func(node string) (drains evacuation.NodeTerms) {
 		drains, err = p.drainsNow(ctx, node)
 		return drains
 	}, now)

@@ -181,6 +181,15 @@ func TestEvacuationThatABackupRestores(t *testing.T) {
 		g.Expect(p.due([]v1alpha1.Evacuation{*e})).To(BeEmpty())
 		g.Expect(p.nextTry).To(Equal(now.Add(expectations.TTL)))
 	})
+	t.Run("R73: an eviction that begins after the pass leaves the time of the next pass, which the pass returns meanwhile", func(t *testing.T) {
+		g, pod := NewWithT(t), podNamed("web", "1")
+		e := evacuationOf(pod, "e")
+		p := passOver(t, now, onePod{pod: pod}, e)
+		g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+		p.written.RecordDeleted(p.cluster, e)
+		g.Expect(p.isStillDue(t.Context(), &subject{evacuation: e}, now)).To(BeFalse())
+		g.Expect(p.nextTry).To(BeZero())
+	})
 }
 
 func TestPauseAfterLoss(t *testing.T) {
