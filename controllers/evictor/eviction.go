@@ -149,17 +149,19 @@ func (v *Evictor) end(p *pass, pod budgets.Pod) {
 	v.shutdown.end()
 }
 
-// evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response. It does not if it has waited for the rate
-// limit, and the Pod is no longer to be evicted.
+// evict sends the eviction of a Pod, or the deletion that replaces it, and handles the response. After a wait for the rate limit, it sends
+// nothing if the Pod is no longer to be evicted or has lost a budget.
 func (v *Evictor) evict(ctx context.Context, p *pass, admitted budgets.Admitted) {
 	s := p.subjects[admitted.Pod.UID]
 	waited, err := v.Clusters.AwaitEviction(ctx, p.cluster)
-	switch {
-	case err != nil:
+	if err != nil {
 		v.handleResponse(ctx, p, s, err, eventEvicted)
 		return
-	case waited && !p.isStillDue(ctx, s, v.Clock.Now()):
-		return
+	}
+	if now := v.Clock.Now(); waited {
+		if _, until := p.pausedBy(ctx, admitted.Pod, now); !until.IsZero() || !p.isStillDue(ctx, s, now) {
+			return
+		}
 	}
 	if admitted.Budget != nil && !admitted.Granted {
 		if took, known := p.state.reactions.send(admitted.Budget, v.Clock.Now()); known {

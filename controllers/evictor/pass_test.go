@@ -445,12 +445,24 @@ func TestRefusalOfABudget(t *testing.T) {
 }
 
 func TestEvictionThatWaitsForTheRateLimit(t *testing.T) {
+	completes := func(g *WithT, p *pass) {
+		m := drainOf("one")
+		g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		m.Spec.Stage = v1alpha1.StageComplete
+		g.Expect(p.client.Update(t.Context(), m)).To(Succeed())
+	}
+	losesBudget := func(_ *WithT, p *pass) {
+		pods := p.observation.(twoPods)
+		pods.loss = &budgets.Loss{At: now}
+		p.observation = pods
+	}
 	for name, tc := range map[string]struct {
-		stage v1alpha1.NodeMaintenanceStage
-		want  int32
+		change func(g *WithT, p *pass) // while the eviction waits
+		want   int32
 	}{
-		"E57: evicts no Pod whose NodeMaintenance was completed while the eviction waited for the rate limit": {v1alpha1.StageComplete, 1},
-		"E23: evicts a Pod whose eviction has waited for the rate limit":                                      {v1alpha1.StageDrain, 2},
+		"E57: evicts no Pod whose NodeMaintenance was completed while the eviction waited for the rate limit": {completes, 1},
+		"E55: evicts no Pod that lost its budget while the eviction waited for the rate limit":                {losesBudget, 1},
+		"E23: evicts a Pod whose eviction has waited for the rate limit":                                      {func(*WithT, *pass) {}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, requests := NewWithT(t), atomic.Int32{}
@@ -459,10 +471,7 @@ func TestEvictionThatWaitsForTheRateLimit(t *testing.T) {
 				http.Error(w, "", http.StatusForbidden)
 			})
 			v.evict(t.Context(), p, budgets.Admitted{Candidate: candidates[0]})
-			m := drainOf("one")
-			g.Expect(p.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
-			m.Spec.Stage = tc.stage
-			g.Expect(p.client.Update(t.Context(), m)).To(Succeed())
+			tc.change(g, p)
 			v.evict(t.Context(), p, budgets.Admitted{Candidate: candidates[1]})
 			g.Expect(requests.Load()).To(Equal(tc.want))
 		})
