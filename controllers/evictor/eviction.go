@@ -136,7 +136,7 @@ func (v *Evictor) begin(ctx context.Context, p *pass, pod budgets.Pod) bool {
 		return false
 	}
 	cluster, inFlight := p.cluster, p.state.inFlight
-	v.Clock.AfterFunc(hangsAfter, func() {
+	v.Clock.AfterFunc(budgets.EvictionHangsAfter, func() {
 		if inFlight.hang(pod.UID, now) { // the limits may allow the eviction of others
 			v.enqueue(cluster)
 		}

@@ -58,10 +58,10 @@ func TestBegin(t *testing.T) {
 		}
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
 		v.end(p, pod)
-		fakeClock.Step(hangsAfter)
+		fakeClock.Step(budgets.EvictionHangsAfter)
 		g.Consistently(passes, 10*time.Millisecond).ShouldNot(Receive())
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
-		fakeClock.Step(hangsAfter)
+		fakeClock.Step(budgets.EvictionHangsAfter)
 		g.Eventually(passes).Should(Receive(Equal(p.cluster)))
 		v.end(p, pod)
 	})

@@ -14,45 +14,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 )
 
-// Limits of concurrent in-flight evictions. The response to an eviction can take long, because of admission webhooks and because the API
-// server retries conflicts on a budget. The limit for each Node ensures that slow evictions on one Node do not delay those on others. Those
-// that hang count only for the Pods of their Namespace, so that the webhook of one application does not delay all others.
-const (
-	evictionsOnNode    = 16
-	evictionsInCluster = 128
-	// evictionsAfterFull is how many evictions must end or hang, after the limit of the workload cluster was reached, before the next pass.
-	evictionsAfterFull = 16
-	// evictionsWithHanging is the limit of the workload cluster that includes the evictions that hang. A Namespace may use two thirds of what
-	// the others leave. If it is alone, that is evictionsInCluster.
-	evictionsWithHanging = evictionsInCluster * 3 / 2
-	// hangsAfter is the age from which on an in-flight eviction hangs.
-	hangsAfter = 3 * time.Second
-)
+// evictionsAfterFull is how many evictions must end or hang, after the limit of the workload cluster was reached, before the next pass.
+const evictionsAfterFull = 16
 
 // inFlightEvictions contains the in-flight evictions of one workload cluster, and the budgets whose observed status does not include them.
 type inFlightEvictions struct {
 	mu      sync.Mutex
-	pods    map[types.UID]inFlightEviction
+	pods    budgets.Evictions
 	budgets map[types.NamespacedName]bool // reserved budgets, whose Pods are being evicted sequentially
 	awaited map[types.UID]awaitedVersion  // that the watch must reach before the status is used, by PodDisruptionBudget
 	full    bool                          // the limit was reached, and fewer than evictionsAfterFull evictions have ended or hang since
-
-	inNamespace counts // numbers of in-flight evictions
-	onNode      counts // of those that do not hang
-	hanging     counts // of those that hang, by Node and Namespace, see place
-	answering   int    // of those that do not hang
 }
-
-// inFlightEviction is one in-flight eviction. It keeps the Pod as it was when it was admitted: if the Pod is observed to terminate before
-// the new status of its budget is observed, the eviction must still count against the budget.
-type inFlightEviction struct {
-	pod   budgets.Pod
-	begun time.Time
-	hangs bool
-}
-
-// place returns the Node and the Namespace of a Pod.
-func place(pod budgets.Pod) string { return pod.Node + "/" + pod.Namespace }
 
 // awaitedVersion is the resourceVersion of a budget whose status includes our evictions.
 type awaitedVersion struct {
@@ -66,8 +38,7 @@ const awaitedTimeout = 2 * time.Minute
 
 func newInFlightEvictions() *inFlightEvictions {
 	return &inFlightEvictions{
-		pods: map[types.UID]inFlightEviction{}, budgets: map[types.NamespacedName]bool{}, awaited: map[types.UID]awaitedVersion{},
-		inNamespace: counts{}, onNode: counts{}, hanging: counts{},
+		pods: budgets.Evictions{}, budgets: map[types.NamespacedName]bool{}, awaited: map[types.UID]awaitedVersion{},
 	}
 }
 
@@ -75,14 +46,11 @@ func newInFlightEvictions() *inFlightEvictions {
 func (f *inFlightEvictions) begin(pod budgets.Pod, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, inFlight := f.pods[pod.UID]; inFlight || !f.allowsEviction(pod) {
+	if _, inFlight := f.pods[pod.UID]; inFlight || !f.pods.Allow(pod) {
 		return false
 	}
-	f.pods[pod.UID] = inFlightEviction{pod: pod, begun: now}
-	f.inNamespace.add(pod.Namespace, 1)
-	f.onNode.add(pod.Node, 1)
-	f.answering++
-	f.full = f.full || f.answering == evictionsInCluster
+	f.pods[pod.UID] = budgets.Eviction{Pod: pod, Begun: now}
+	f.full = f.full || f.pods.Answering() == budgets.EvictionsInCluster
 	return true
 }
 
@@ -91,13 +59,12 @@ func (f *inFlightEvictions) hang(pod types.UID, begun time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e, inFlight := f.pods[pod]
-	if !inFlight || e.hangs || !e.begun.Equal(begun) {
+	if !inFlight || e.Hangs || !e.Begun.Equal(begun) {
 		return false
 	}
-	f.endLoad(e.pod)
-	e.hangs = true
+	e.Hangs = true
 	f.pods[pod] = e
-	f.hanging.add(place(e.pod), 1)
+	f.endFull()
 	return true
 }
 
@@ -105,53 +72,27 @@ func (f *inFlightEvictions) hang(pod types.UID, begun time.Time) bool {
 func (f *inFlightEvictions) end(pod types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e, inFlight := f.pods[pod]
-	if !inFlight {
-		return
-	}
 	delete(f.pods, pod)
-	f.inNamespace.add(e.pod.Namespace, -1)
-	if e.hangs {
-		f.hanging.add(place(e.pod), -1)
-	} else {
-		f.endLoad(e.pod)
-	}
+	f.endFull()
 }
 
-// endLoad removes an eviction from those that do not hang. The caller holds the lock.
-func (f *inFlightEvictions) endLoad(pod budgets.Pod) {
-	f.onNode.add(pod.Node, -1)
-	f.answering--
-	f.full = f.full && f.answering > evictionsInCluster-evictionsAfterFull
+// endFull ends full after enough evictions have ended or hang. The caller holds the lock.
+func (f *inFlightEvictions) endFull() {
+	f.full = f.full && f.pods.Answering() > budgets.EvictionsInCluster-evictionsAfterFull
 }
 
-// freeFor returns how many more evictions the limit of a Pod's Node allows in its Namespace, 0 if the Namespace uses its share. The caller
-// holds the lock.
-func (f *inFlightEvictions) freeFor(pod budgets.Pod) int {
-	own := f.inNamespace[pod.Namespace]
-	if others := len(f.pods) - own; own >= (evictionsWithHanging-others)*2/3 {
-		return 0
-	}
-	return evictionsOnNode - f.onNode[pod.Node] - f.hanging[place(pod)]
-}
-
-// allowsEviction reports whether the limits allow the eviction of a Pod. The caller holds the lock.
-func (f *inFlightEvictions) allowsEviction(pod budgets.Pod) bool {
-	return f.answering < evictionsInCluster && f.freeFor(pod) > 0
-}
-
-// free is freeFor with the lock.
+// free is budgets.Evictions.FreeFor.
 func (f *inFlightEvictions) free(pod budgets.Pod) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.freeFor(pod)
+	return f.pods.FreeFor(pod)
 }
 
-// allows is allowsEviction with the lock.
+// allows is budgets.Evictions.Allow.
 func (f *inFlightEvictions) allows(pod budgets.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.allowsEviction(pod)
+	return f.pods.Allow(pod)
 }
 
 // isFull reports whether a pass would be wasted, since it could start no evictions, or only a few. Each in-flight eviction that gets its
@@ -163,7 +104,7 @@ func (f *inFlightEvictions) isFull() bool {
 }
 
 // all returns the in-flight evictions.
-func (f *inFlightEvictions) all() []inFlightEviction {
+func (f *inFlightEvictions) all() []budgets.Eviction {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.pods))

@@ -232,7 +232,7 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 }
 
 // subjectOf returns the Pod of an Evacuation with the next action. It returns nil if the Evacuation was deleted, and if the Pod or its type
-// is not known. deleted means that the Evacuation of a known Pod was deleted. Evictions call subjectOf after the pass: it must not change p.
+// is not known. deleted means that the Evacuation of a known Pod was deleted. Evictions call it after the pass, so it must not change p.
 func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string) evacuation.NodeTerms, now time.Time) (s *subject, deleted bool) {
 	e, deleted := p.written.Latest(p.cluster, observed)
 	pod, found := workload.PodOf(p.observation, e)
@@ -358,11 +358,11 @@ func (p *pass) findImminentCordon(ctx context.Context, name string, until time.T
 func (p *pass) inFlight() []budgets.Candidate {
 	var candidates []budgets.Candidate
 	for _, eviction := range p.state.inFlight.all() {
-		if p.now.Sub(eviction.begun) >= unansweredTimeout {
+		if p.now.Sub(eviction.Begun) >= unansweredTimeout {
 			continue
 		}
-		p.requeueAt(eviction.begun.Add(unansweredTimeout))
-		candidates = append(candidates, budgets.Candidate{Pod: eviction.pod, InFlight: true})
+		p.requeueAt(eviction.Begun.Add(unansweredTimeout))
+		candidates = append(candidates, budgets.Candidate{Pod: eviction.Pod, InFlight: true})
 	}
 	return candidates
 }

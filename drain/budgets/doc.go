@@ -23,6 +23,8 @@
 // Observed follows the events of budgets and finds the budget that a Pod has lost a moment ago. Pauses decides how long its eviction waits
 // then.
 //
+// Evictions are those in flight, and limit how many more may begin on a Node and in a Namespace.
+//
 // Two rules are added. A status that does not include our own evictions counts as unknown, so that two evictions do not use the same
 // disruption. And a budget whose selector is invalid blocks the Pods of its namespace: the API server ignores such a budget, but its author
 // wanted to protect Pods.
