@@ -152,11 +152,14 @@ func (i *Index) AdmitWithin(candidates []Candidate, free func(Pod) int) (admitte
 	}
 	type place struct{ node, namespace string }
 	limits, evicting := map[place]int{}, map[string]int{} // evicting counts by Node
-	for _, c := range unseen(candidates, seen, func(Candidate) bool { return true }) {
-		at := place{c.Pod.Node, c.Pod.Namespace}
+	isFull := func(pod Pod) bool {
+		at := place{pod.Node, pod.Namespace}
 		if _, known := limits[at]; !known {
-			limits[at] = free(c.Pod)
+			limits[at] = free(pod)
 		}
+		return evicting[pod.Node] >= limits[at]
+	}
+	for _, c := range unseen(candidates, seen, func(Candidate) bool { return true }) {
 		decision := i.decide(c.Pod, used)
 		deletes := decision.deletes(c)
 		switch {
@@ -166,12 +169,12 @@ func (i *Index) AdmitWithin(candidates []Candidate, free func(Pod) int) (admitte
 				waiting = append(waiting, *decision.wait)
 			}
 			continue
-		case evicting[at.node] >= limits[at], c.Expected && !decision.needsDisruption:
+		case isFull(c.Pod), c.Expected && !decision.needsDisruption:
 			continue
 		case decision.needsDisruption:
 			used[decision.budget]++
 		}
-		evicting[at.node]++
+		evicting[c.Pod.Node]++
 		switch {
 		case c.Expected:
 		case deletes:
