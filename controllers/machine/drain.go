@@ -40,9 +40,6 @@ const (
 	observeRetry = time.Second
 	// contactRetry is the interval at which a lost contact is checked. A successful probe triggers no event.
 	contactRetry = 5 * time.Second
-	// probeFailureWindow is the maximum age of the last successful probe. Probes run every 10 s, and a single failed probe may be a short
-	// overload. The ClusterCache triggers an event when the window has passed.
-	probeFailureWindow = 15 * time.Second
 )
 
 // awaitServed waits until the workload cluster serves the CRDs that the manager installs.
@@ -394,7 +391,7 @@ func (r *Reconciler) checkContact(ctx context.Context, s *scope) (waiting outcom
 		r.Clusters.ContactRestored(s.clusterKey())
 		return outcome{}, false
 	}
-	if s.now.Sub(state.LastProbeSuccessTime) < probeFailureWindow {
+	if !workload.IsContactLost(state, s.now) { // the ClusterCache triggers an event when it is
 		return outcome{}, false
 	}
 	r.Clusters.ContactLost(s.clusterKey())

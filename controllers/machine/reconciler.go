@@ -94,7 +94,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&clusterv1.MachineDrainRule{}, handler.EnqueueRequestsFromMapFunc(r.machinesWithRules),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(probeFailureWindow))).
+		WatchesRawSource(r.Clusters.Source("machine", r.machinesOfCluster, clustercache.WatchForProbeFailure(workload.ProbeFailureWindow))).
 		WatchesRawSource(source.Func(r.watchChanges)).
 		WatchesRawSource(source.Func(r.keepQueue)).
 		WithOptions(options).

@@ -302,13 +302,16 @@ func (c *Clusters) startWatch(cluster types.NamespacedName, config *rest.Config)
 	return watch, nil
 }
 
-// followConnection ends a drain watch when its connection is lost, and restarts it when contact is restored: no drain of a Machine may be
-// left that would call ContactRestored. It returns when the watch has ended.
+// followConnection ends a drain watch when its connection is lost, and records that contact is lost or restored: where no Machine drains,
+// nothing else does. It returns when the watch has ended.
 func (c *Clusters) followConnection(cluster types.NamespacedName, watch *connectedWatch) {
 	_ = wait.PollUntilContextCancel(watch.ctx, lostInterval, false, func(ctx context.Context) (ended bool, _ error) {
 		if !c.isLost(ctx, cluster, watch.config) {
-			if c.cache.GetHealthCheckingState(ctx, cluster).ConsecutiveFailures == 0 {
+			switch state := c.cache.GetHealthCheckingState(ctx, cluster); {
+			case state.ConsecutiveFailures == 0:
 				c.ContactRestored(cluster)
+			case IsContactLost(state, c.clock.Now()):
+				c.ContactLost(cluster)
 			}
 			return false, nil
 		}
@@ -323,6 +326,15 @@ func (c *Clusters) followConnection(cluster types.NamespacedName, watch *connect
 		}
 		return true, nil
 	})
+}
+
+// ProbeFailureWindow is the maximum age of the last successful probe. Probes run every 10 s, and a single failed probe may be a short
+// overload.
+const ProbeFailureWindow = 15 * time.Second
+
+// IsContactLost reports whether a workload cluster does not answer its health probes.
+func IsContactLost(state clustercache.HealthCheckingState, now time.Time) bool {
+	return state.ConsecutiveFailures > 0 && now.Sub(state.LastProbeSuccessTime) >= ProbeFailureWindow
 }
 
 // ContactLost records that a workload cluster does not answer its health probes. The Pods of all Nodes are unknown from then on: a request

@@ -110,15 +110,14 @@ func TestPodsInAnOutage(t *testing.T) {
 		_, found := w.PodByUID("0-1")
 		g.Expect(found).To(BeFalse())
 	})
-	t.Run("M139: the Pods are listed again when health probes are answered, also without a drain of a Machine", func(t *testing.T) {
+	t.Run("M139: lost contact is found, and the Pods are listed again when health probes are answered, also without a drain of a Machine", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
 			remote := &connections{config: unanswered()}
-			remote.failures.Store(1)
 			c := NewClusters(fakes.Client(), remote, fakes.Scheme(), Limits{}, clock.RealClock{})
 			before, err := c.Observe(t.Context(), clusterA, "user", "one")
 			g.Expect(err).NotTo(HaveOccurred())
-			c.ContactLost(clusterA)
+			remote.failures.Store(1)
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			g.Expect(c.CurrentObservation(clusterA)).To(BeIdenticalTo(before))
