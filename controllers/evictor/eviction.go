@@ -83,8 +83,8 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 }
 
 // evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this
-// may take long after the pass: those that are no longer to be evicted are left out, and all if the budget refuses one. It returns false if
-// it evicts none.
+// may take long after the pass: those that are no longer to be evicted are left out, and all later ones if the budget refuses one within
+// slowEviction. It returns false if it evicts none.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) (evicted bool) {
 	for _, each := range pods {
 		if !p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod) {
