@@ -114,9 +114,9 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 }
 
 func TestKubeletIsStartedAgain(t *testing.T) {
-	t.Run("S61: the kubelet is started again after a cancelled shutdown, also if systemd refuses that at first", func(t *testing.T) {
-		g := NewWithT(t)
-		agent, bus := agentOf(t, &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
+	t.Run("S61: the kubelet is started again after a cancelled shutdown, also without the API server, and if systemd refuses that at first", func(t *testing.T) {
+		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}
+		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
 		agent.Keeper = keeperOn(t, bus)
 		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
 		done := make(chan struct{})
@@ -124,7 +124,9 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 			defer close(done)
 			agent.revert(t.Context(), &podTermination{agent: agent, stopsKubelet: true})
 		}()
-		g.Eventually(agent.State.Shutdown).Should(BeNil(), "the NodeMaintenance is complete")
+		g.Eventually(func() int { return bus.calls("StartUnit") }, 5*time.Second).Should(BeNumerically(">", 1), "this kubelet may have to run the API server")
+		server.setProxy(0)
+		g.Eventually(agent.State.Shutdown, 5*time.Second).Should(BeNil(), "the NodeMaintenance is complete")
 		g.Expect(done).NotTo(BeClosed())
 		bus.set("StartUnit", dbus.ObjectPath("/job"))
 		g.Eventually(done, 5*time.Second).Should(BeClosed())

@@ -83,15 +83,19 @@ func (a *Agent) shutDown(ctx context.Context) {
 	a.revert(ctx, termination)
 }
 
-// revert reverts what a cancelled shutdown has done: it starts the kubelet, which it retries until it succeeds or another shutdown begins,
-// and completes the NodeMaintenance.
+// revert reverts what a cancelled shutdown has done: it starts the kubelet and completes the NodeMaintenance. It retries each until it
+// succeeds or another shutdown begins. Neither waits for the other: this kubelet may have to run the API server.
 func (a *Agent) revert(ctx context.Context, termination *podTermination) {
-	termination.stop(ctx)
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	starting.Go(func() {
+		for termination.stop(ctx); termination.stopsKubelet; termination.stop(ctx) {
+			if pause(ctx, cleanupInterval); ctx.Err() != nil || a.Keeper.State().Preparing {
+				return
+			}
+		}
+	})
 	a.completeAfterCancellation(ctx)
-	for termination.stopsKubelet && ctx.Err() == nil && !a.Keeper.State().Preparing {
-		pause(ctx, cleanupInterval)
-		termination.stop(ctx)
-	}
 }
 
 // mayShutDown reports whether a shutdown is in progress, or may be: one is stored, and logind has not said that it was cancelled.
