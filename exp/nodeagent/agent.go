@@ -137,10 +137,11 @@ func (a *Agent) Run(ctx context.Context, config shutdown.Config) {
 
 // followShutdowns carries out each shutdown, and completes the NodeMaintenance of one that was cancelled while the agent did not run.
 func (a *Agent) followShutdowns(ctx context.Context) {
+	termination := &podTermination{agent: a}
 	for changed := a.Keeper.Changed(); ; {
 		switch lock := a.Keeper.State(); {
 		case lock.Preparing:
-			a.shutDown(ctx)
+			a.shutDown(ctx, termination)
 		case lock.Known && a.State.Shutdown() != nil:
 			a.completeAfterCancellation(ctx)
 		}

@@ -131,6 +131,25 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 		bus.set("StartUnit", dbus.ObjectPath("/job"))
 		g.Eventually(done, 5*time.Second).Should(BeClosed())
 	})
+	t.Run("S61: a kubelet that could not be started after a cancelled shutdown is started in the next one, before Pods are terminated", func(t *testing.T) {
+		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}
+		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job")}}
+		agent.Keeper = keeperOn(t, bus)
+		withoutRuntime(t, agent)
+		starts := func() int { return bus.calls("StartUnit") }
+		prepare := func(preparing bool) {
+			bus.set("PreparingForShutdown", preparing)
+			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
+		}
+		go agent.followShutdowns(t.Context())
+		g.Eventually(func() int { return bus.calls("StopUnit") }, 5*time.Second).Should(BeNumerically(">", 0))
+		prepare(false)
+		g.Eventually(starts).Should(BeNumerically(">", 0), "systemd refuses it")
+		prepare(true)
+		g.Eventually(agent.State.Shutdown, 5*time.Second).Should(HaveField("Cancelled", false))
+		before := starts()
+		g.Eventually(starts).Should(BeNumerically(">", before))
+	})
 }
 
 func TestRestartInShutdown(t *testing.T) {

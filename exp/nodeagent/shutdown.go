@@ -28,8 +28,8 @@ const (
 )
 
 // shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done, or at once if the configuration
-// disables the delay.
-func (a *Agent) shutDown(ctx context.Context) {
+// disables the delay. termination is that of an earlier shutdown, too: it may not have started the kubelet yet.
+func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 	log := klog.FromContext(ctx)
 	config := a.currentSettings().Config
 	if !config.Enabled() {
@@ -51,7 +51,6 @@ func (a *Agent) shutDown(ctx context.Context) {
 	defer stopFollowing()
 	maintenance := &observedMaintenance{}
 	go a.followMaintenance(followContext, maintenance)
-	termination := &podTermination{agent: a}
 	var action shutdown.Action
 	for a.Keeper.State().Preparing {
 		now := time.Now()
