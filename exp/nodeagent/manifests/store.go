@@ -125,9 +125,9 @@ func (s Store) Hold(m hold.Manifest) error {
 	if err != nil {
 		return errors.Wrap(err, "writing the record of a held manifest")
 	}
-	file := s.heldPath(m.File + recordSuffix)
-	if err = writeAndSync(file+".tmp", content); err == nil {
-		err = os.Rename(file+".tmp", file)
+	unfinished := s.heldPath(".unfinished") // the name of no manifest: those begin with no dot
+	if err = writeAndSync(unfinished, content); err == nil {
+		err = os.Rename(unfinished, s.heldPath(m.File+recordSuffix))
 	}
 	if err == nil {
 		err = s.sync()

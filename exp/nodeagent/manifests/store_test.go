@@ -119,6 +119,22 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s, %v", content, err)
 		}
 	})
+	t.Run("S10: holding a manifest overwrites no other one that is held", func(t *testing.T) {
+		s, file := store(t)
+		if err := os.Rename(file, file+".record.tmp"); err != nil {
+			t.Fatal(err)
+		}
+		r := held(t, s)
+		if err := s.Hold(hold.Manifest{File: "web.yaml", Name: "web"}); err != nil {
+			t.Fatal(err)
+		}
+		if restored, err := s.Release(r); err != nil || !restored {
+			t.Errorf("restored: %t, %v", restored, err)
+		}
+		if content, err := os.ReadFile(file + ".record.tmp"); err != nil || string(content) != manifest {
+			t.Errorf("%s, %v", content, err)
+		}
+	})
 	for name, content := range map[string]string{
 		"S74: restores the manifest of a record that is no JSON":                               "",
 		"S74: restores the manifest of a record that names a file outside the directory":       `{"file":"../x","name":"web"}`,
