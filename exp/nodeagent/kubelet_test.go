@@ -111,6 +111,22 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
 	})
+	t.Run("S6: during a shutdown, the agent ignores a drop-in that logind reads then: it applies to the next one", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		lock, err := syscall.Dup(0)
+		g.Expect(err).NotTo(HaveOccurred())
+		bus := &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+		}}
+		keeper := keeperOn(t, bus)
+		keeper.DelayFor(time.Minute, t.TempDir())
+		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Held", true))
+		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
+		g.Consistently(keeper.State, 2*time.Second).Should(HaveField("DelayMax", 5*time.Second))
+	})
 }
 
 func TestKubeletIsStartedAgain(t *testing.T) {
