@@ -236,8 +236,8 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		r.reportMissing(ctx, cluster, applied.Missing)
 	}
 	if len(applied.Refused) > 0 { // one event, because the recorder limits those of a Cluster
-		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused, "Drains continue with the present versions of objects of the bundle, or without "+
-			"them, although they may protect NodeMaintenances and Evacuations: "+text.List(applied.Refused, 1))
+		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused, "The workload cluster refuses objects of the bundle, which may protect "+
+			"NodeMaintenances and Evacuations there. Drains continue with their present versions, or without them. Refused: "+text.List(applied.Refused, 1))
 	}
 	r.checks.Store(key, check{at: now, applied: applied})
 	draining, err := r.hasMachine(ctx, key, machinedrain.IsDraining)
