@@ -36,6 +36,8 @@ type apiServer struct {
 	hangs bool
 	// proxy is the status code that a proxy answers in its place, 0 for none.
 	proxy int
+	// events are the messages of the events that the agent has created.
+	events []string
 }
 
 func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -58,6 +60,13 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 			list.Items = append(list.Items, *s.node)
 		}
 		answer = list
+	case strings.HasSuffix(request.URL.Path, "/events"):
+		event := &corev1.Event{}
+		if err := json.NewDecoder(request.Body).Decode(event); err != nil {
+			return nil, err
+		}
+		s.events = append(s.events, event.Message)
+		code, answer = http.StatusCreated, event
 	case request.Method == http.MethodPost:
 		s.maintenance = &v1alpha1.NodeMaintenance{}
 		if err := json.NewDecoder(request.Body).Decode(s.maintenance); err != nil {

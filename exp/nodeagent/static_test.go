@@ -28,9 +28,9 @@ func TestApplyActions(t *testing.T) {
 		g.Expect(filepath.Join(store.Dir, "other")).To(BeARegularFile())
 		g.Expect(filepath.Join(store.Dir, "later")).NotTo(BeAnExistingFile())
 	})
-	t.Run("S74: an invalid record keeps no other static Pod held", func(t *testing.T) {
-		g := NewWithT(t)
-		agent, store := agentOf(t, &apiServer{}), manifests.Store{Dir: t.TempDir()}
+	t.Run("S74: an invalid record keeps no other static Pod held, and the event about its manifest says that it is invalid", func(t *testing.T) {
+		g, server := NewWithT(t), &apiServer{}
+		agent, store := agentOf(t, server), manifests.Store{Dir: t.TempDir()}
 		agent.Manifests, agent.node = store, nodeOf("u1")
 		for _, file := range []string{"a", "b"} {
 			g.Expect(os.WriteFile(filepath.Join(store.Dir, file), []byte("manifest"), 0o600)).To(Succeed())
@@ -41,5 +41,6 @@ func TestApplyActions(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(filepath.Join(store.Dir, "a")).To(BeARegularFile())
 		g.Expect(filepath.Join(store.Dir, "b")).To(BeARegularFile())
+		g.Expect(server.events).To(ContainElement(ContainSubstring("released manifest a; the kubelet runs its static Pod, which the invalid record")))
 	})
 }
