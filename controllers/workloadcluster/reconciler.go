@@ -235,9 +235,9 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 	if !slices.Equal(applied.Missing, last.applied.Missing) {
 		r.reportMissing(ctx, cluster, applied.Missing)
 	}
-	if len(applied.Refused) > 0 { // one event, because the recorder limits those of a Cluster
-		r.recorder.Event(cluster, corev1.EventTypeWarning, eventBundleRefused, "The workload cluster refuses objects of the bundle, which may protect "+
-			"NodeMaintenances and Evacuations there. Drains continue with their present versions, or without them. Refused: "+text.List(applied.Refused, 1))
+	if refused := len(applied.Refused); refused > 0 { // one event, because the recorder limits those of a Cluster
+		r.recorder.Eventf(cluster, corev1.EventTypeWarning, eventBundleRefused, "The workload cluster refuses %s of the bundle. Drains continue with those that "+
+			"it has, which may protect NodeMaintenances and Evacuations less. The first refusal: %s", text.Count(refused, "object"), applied.Refused[0])
 	}
 	r.checks.Store(key, check{at: now, applied: applied})
 	draining, err := r.hasMachine(ctx, key, machinedrain.IsDraining)
