@@ -108,6 +108,8 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
 		g.Eventually(keeper.State, 10*time.Second).Should(And(HaveField("DelayMax", 5*time.Second), HaveField("Held", true)))
+		bus.set("InhibitDelayMaxUSec", uint64(30_000_000))
+		g.Eventually(keeper.State, 10*time.Second).Should(HaveField("DelayMax", 30*time.Second), "a file with a later name sets a shorter delay")
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
 	})

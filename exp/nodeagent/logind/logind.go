@@ -230,7 +230,7 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 	}
 }
 
-// isExtended reports whether logind has read the drop-in later than the Keeper has waited for it. It reports false during a shutdown, which
+// isExtended reports whether logind has read a drop-in later than the Keeper has waited for it. It reports false during a shutdown, which
 // logind delays for the time that it knew when the shutdown began.
 func (k *Keeper) isExtended(conn *dbus.Conn) bool {
 	s := k.State()
@@ -239,7 +239,7 @@ func (k *Keeper) isExtended(conn *dbus.Conn) bool {
 		return false
 	}
 	delay, err := delayMax(conn.Object(loginName, loginPath))
-	return err == nil && delay >= want
+	return err == nil && delay > s.DelayMax
 }
 
 func (k *Keeper) setConn(conn *dbus.Conn) {
