@@ -83,6 +83,11 @@ func TestWithoutConnection(t *testing.T) {
 			name: "M92: keeps a Machine whose drain has begun, while its Cluster has no status after a move", state: notTried, withoutInfrastructure: true,
 			records: map[string]string{v1alpha1.DrainStartedAnnotation: ago(2 * time.Minute)},
 		},
+		{
+			name: "M93: gets no turn in the first minute in which its Cluster has no status", state: notTried, withoutInfrastructure: true,
+			records: map[string]string{v1alpha1.WaitingForTurnAnnotation: ago(50 * time.Minute), v1alpha1.DrainBlockedAnnotation: ago(50 * time.Minute)},
+			reason:  v1alpha1.ReasonWaitingForTurn,
+		},
 		{name: "M92: keeps it after the first failed attempt to connect", state: hasFailed},
 		{name: "M92: keeps a Machine whose Node is unknown, after a restart", state: notTried, nodeUnknown: true},
 		{name: "M87: keeps a Machine whose Node is unknown, after the first failed attempt to connect", state: hasFailed, nodeUnknown: true},
