@@ -52,19 +52,24 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 }
 
 // limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to
-// connect to the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a
-// turn, is never released; see machinedrain.BlindTurn and turnOfBlocked.
+// connect to the workload cluster decides nothing: what it would find there is unknown. If the infrastructure of the Cluster is not
+// provisioned, the ClusterCache does not try: BlindPeriod of this counts as a failed attempt. A Machine whose drain is held, or that waits
+// for a turn, is never released; see machinedrain.BlindTurn and turnOfBlocked.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
 	if s.HeldByHooks {
 		r.endBlock(s)
 		return s.requeueBy(nil, waiting)
 	}
 	s.blind = true
-	// Without infrastructure, the ClusterCache does not try to connect. After clusterctl move, the status of a Cluster is empty for a moment.
-	if !r.hasTriedToConnect(ctx, s) && (isProvisioned(s.cluster) || s.now.Sub(r.beginBlock(s)) < machinedrain.BlindPeriod) {
-		return s.requeueBy(new(s.now.Add(contactRetry)), waiting)
+	hasTried, retry := r.hasTriedToConnect(ctx, s), s.requeueBy(new(s.now.Add(contactRetry)), waiting)
+	if !hasTried && isProvisioned(s.cluster) {
+		return retry
 	}
-	s.BlockedSince = r.beginBlock(s)
+	since := r.beginBlock(s)
+	if !hasTried && s.now.Sub(since) < machinedrain.BlindPeriod { // after clusterctl move, the status of a Cluster is empty for a moment
+		return retry
+	}
+	s.BlockedSince = since
 	remote := r.readable(ctx, s, waiting)
 	r.observeBlock(s, remote != nil)
 	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
@@ -132,8 +137,8 @@ func (r *Reconciler) observeBlock(s *scope, isReadable bool) {
 	r.blocked.Store(client.ObjectKeyFromObject(s.machine), known)
 }
 
-// hasTriedToConnect reports whether this process has tried to connect to the workload cluster. It does not if the infrastructure of the
-// Cluster is not provisioned.
+// hasTriedToConnect reports whether this process has tried to connect to the workload cluster. It does not try while the infrastructure of
+// the Cluster is not provisioned.
 func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
 }
