@@ -103,13 +103,13 @@ func (c Clock) Deadline(m *clusterv1.Machine) (at *time.Time, of Part) {
 // the Node.
 func (c Clock) HasTimedOut() bool { return c.Volumes != nil && c.Drain != nil && c.Drained == nil }
 
-// BlindPeriod is for how long a process must have been unable to observe a drain before it ends it. After a restart, the deadline may have
-// passed without final eviction attempts, and a first attempt to connect fails easily. The ClusterCache makes the next ones after 10 to 30
-// s.
+// BlindPeriod is for how long a process must have been unable to observe a drain, or to begin it, before it ends the wait. After a restart,
+// the deadline may have passed without final eviction attempts, and a first attempt to connect fails easily. The ClusterCache tries again
+// after 10 to 30 s.
 const BlindPeriod = time.Minute
 
-// BlindDeadline returns when a Machine is released whose drain this process has been unable to observe since a time, nil if it is not. This
-// is the deadline, but not before BlindPeriod has passed, also if the timeout is shorter.
+// BlindDeadline returns when a Machine is released whose drain this process has been unable to observe, or to begin, since a time, nil if
+// it is not. This is the deadline, but not before BlindPeriod has passed, also if the timeout is shorter.
 func (c Clock) BlindDeadline(m *clusterv1.Machine, since time.Time) (at *time.Time, of Part) {
 	at, of = c.Deadline(m)
 	if earliest := since.Add(BlindPeriod); at != nil && at.Before(earliest) {
