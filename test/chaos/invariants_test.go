@@ -145,6 +145,12 @@ func TestInvariants(t *testing.T) {
 			s.beginShortDrain()
 			s.delete("a")
 		}, budgetsRespected},
+		{"M13: a Pod is deleted in the first ten seconds, and the eviction of another one was refused", func(s *story) {
+			s.beginShortDrain()
+			s.storePod("b")
+			s.refuseEviction("b")
+			s.delete("a")
+		}, budgetsRespected},
 		{"a Pod is deleted long before the drain timeout", func(s *story) {
 			s.withTimeout(600)
 			s.storePod("a")
