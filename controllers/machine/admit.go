@@ -87,8 +87,9 @@ func (s *scope) skip(why machinedrain.SkipReason) outcome {
 }
 
 // findNode looks up the Node of a Machine without a nodeRef by its provider ID. It waits for the connection to the workload cluster for a
-// limited time, which begins with the first failed attempt to connect. None is made while the status of the Cluster does not say that its
-// infrastructure is provisioned, as after clusterctl move. It was: otherwise the Machine would have no provider ID.
+// limited time, which begins with the first failed attempt to connect. While the status of the Cluster does not say that its infrastructure
+// is provisioned, no attempt is made, and only the drain timeout limits the wait. Such a status was lost, for example in clusterctl move:
+// without infrastructure, the Machine would have no provider ID.
 func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 	if s.machine.Status.NodeRef.IsDefined() || s.machine.Spec.ProviderID == "" || !s.cluster.DeletionTimestamp.IsZero() {
 		return outcome{}, nil

@@ -147,9 +147,9 @@ func rounded(n int) string {
 	return fmt.Sprintf("at least %d", n/unit*unit)
 }
 
-// SettlesWithoutNodeRef returns until when a Machine without a nodeRef, whose Node was found by its provider ID, gets no turn. Others may
-// know its Node only from its NodeMaintenance, present: its infrastructure machine alone may have the provider ID. The same holds for those
-// that were deleted with it: after clusterctl move, all Machines are without a nodeRef. It is zero if the Machine may get one.
+// SettlesWithoutNodeRef returns until when a Machine without a nodeRef, whose Node was found by its provider ID, gets no turn, zero if it
+// may get one. If only its infrastructure machine has the provider ID, the Machine counts for the turns of others only by its
+// NodeMaintenance, present. The same holds for the Machines that were deleted with it: after clusterctl move, none has a nodeRef.
 func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) time.Time {
 	since := now
 	if waits := recorded(m, v1alpha1.WaitingForTurnAnnotation); waits != nil { // its NodeMaintenance may be gone, or cannot be read
