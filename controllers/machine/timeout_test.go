@@ -263,16 +263,17 @@ func TestPodAfterAnOverdueDrain(t *testing.T) { // M13, M94, M96
 	g.Expect(s.timedOut).To(BeEmpty(), "the Pod has had no eviction attempt yet")
 }
 
-func TestPauseDuringFinalAttempts(t *testing.T) { // M96
+func TestPauseDuringADrain(t *testing.T) { // M94, M96
 	g, machine := NewWithT(t), deletedMachine()
 	machine.Annotations[clusterv1.PausedAnnotation] = ""
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}}
 	r := notConnected(t, fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster).Build(), clock.RealClock{})
 	key := client.ObjectKeyFromObject(machine)
-	r.memoryOf(machine).overdue = time.Now()
+	r.memoryOf(machine).overdue, r.memoryOf(machine).unconfirmed = time.Now(), time.Now()
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(r.memoryOf(machine).overdue).To(BeZero(), "the wait for the final eviction attempts begins again after the pause")
+	g.Expect(r.memoryOf(machine).unconfirmed).To(BeZero(), "the wait for the NodeMaintenance of a drain that had ended begins again, too")
 }
 
 // TestTimeoutSetLateWhileAdmissionFails: the workload cluster is healthy. Only the infrastructure machine cannot be read.
