@@ -52,24 +52,17 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 }
 
 // limit limits a wait during which the drain cannot be observed, or something prevents it from beginning. A process that has not tried to
-// connect to the workload cluster decides nothing: what it would find there is unknown. If the infrastructure of the Cluster is not
-// provisioned, the ClusterCache does not try: BlindPeriod of this counts as a failed attempt. A Machine whose drain is held, or that waits
-// for a turn, is never released; see machinedrain.BlindTurn and turnOfBlocked.
+// connect to the workload cluster decides nothing: what it would find there is unknown. A Machine whose drain is held, or that waits for a
+// turn, is never released; see machinedrain.BlindTurn and turnOfBlocked.
 func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outcome {
 	if s.HeldByHooks {
 		r.endBlock(s)
 		return s.requeueBy(nil, waiting)
 	}
 	s.blind = true
-	hasTried, retry := r.hasTriedToConnect(ctx, s), s.requeueBy(new(s.now.Add(contactRetry)), waiting)
-	if !hasTried && isProvisioned(s.cluster) {
-		return retry
+	if s.BlockedSince = r.countBlock(ctx, s); s.BlockedSince.IsZero() {
+		return s.requeueBy(new(s.now.Add(contactRetry)), waiting)
 	}
-	since := r.beginBlock(s)
-	if !hasTried && s.now.Sub(since) < machinedrain.BlindPeriod { // after clusterctl move, the status of a Cluster is empty for a moment
-		return retry
-	}
-	s.BlockedSince = since
 	remote := r.readable(ctx, s, waiting)
 	r.observeBlock(s, remote != nil)
 	if s.hasUnreadPolicy() { // its maxParallelDrains may delay the drain: Machines that wait for turns are not released together
@@ -93,6 +86,21 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)
 	}
 	return s.untilDeadline(waiting)
+}
+
+// countBlock returns since when this process has found the drain of the Machine to be blocked, zero if that does not count yet, because the
+// process has not tried to connect. If the infrastructure of the Cluster is not provisioned, the ClusterCache does not try: BlindPeriod of
+// this counts as a failed attempt, since the status of a Cluster is empty for a moment after clusterctl move.
+func (r *Reconciler) countBlock(ctx context.Context, s *scope) time.Time {
+	hasTried := r.hasTriedToConnect(ctx, s)
+	if !hasTried && isProvisioned(s.cluster) {
+		return time.Time{}
+	}
+	since := r.beginBlock(s)
+	if !hasTried && s.now.Sub(since) < machinedrain.BlindPeriod {
+		return time.Time{}
+	}
+	return since
 }
 
 // findNodeInCache looks up the Node of a Machine that is blocked and has no nodeRef: what blocks it may precede findNode. It returns false
