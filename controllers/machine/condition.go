@@ -133,9 +133,9 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	if workload.IsNotConnected(err) || workload.IsPaused(err) {
 		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
 	}
-	remembered := r.memoryOf(s.machine)
-	failure := remembered.failure.Next(err, s.now)
-	if remembered.failure = failure; err == nil {
+	failure := r.memoryOf(s.machine).failure.Next(err, s.now)
+	r.memoryOf(s.machine).failure = failure
+	if err == nil {
 		return result, nil
 	}
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonReconcileFailed, message: machinedrain.FailureMessage(err), at: failure.ReportAt()}
