@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,22 +32,39 @@ import (
 func TestReplacedRule(t *testing.T) {
 	t.Run("M108: a MachineDrainRule that is deleted and created again within three seconds protects its Pods meanwhile", func(t *testing.T) {
 		g, begin := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-		protected := []v1alpha1.DrainRule{{Name: "machine-drain-rule/protects", Behavior: v1alpha1.DrainBehaviorSkip}}
-		var retries []time.Duration
-		r := &Reconciler{retryAfter: func(_ types.NamespacedName, after time.Duration) { retries = append(retries, after) }}
-		at := func(after time.Duration, wanted []v1alpha1.DrainRule) []v1alpha1.DrainRule {
-			s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}, now: begin.Add(after)}
-			s.observe(&v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, DrainRules: protected}})
-			desired := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: wanted}}
-			r.awaitReplacement(s, desired)
-			return desired.Spec.DrainRules
+		protects := clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects"}}
+		protects.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+		invalid := clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "invalid"}}
+		invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Is"}},
+		}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+		compiled := func(all ...clusterv1.MachineDrainRule) []v1alpha1.DrainRule {
+			return machinedrain.CompileRules(provisionedCluster(), deletedMachine(), v1alpha1.DaemonSetPodsSkip, all).Rules
 		}
-		g.Expect(at(0, nil)).To(Equal(protected))
-		g.Expect(at(2*time.Second, nil)).To(Equal(protected))
+		protected, unprotected := compiled(protects), compiled()
+		g.Expect(protected).NotTo(Equal(unprotected))
+		var retries []time.Duration
+		r := newReconciler(t, nil, clustercache.NewFakeEmptyClusterCache(), clocktesting.NewFakePassiveClock(begin))
+		r.retryAfter = func(_ types.NamespacedName, after time.Duration) { retries = append(retries, after) }
+		at := func(after time.Duration, existing ...client.Object) (drainRules []v1alpha1.DrainRule, isInvalid bool) {
+			r.Maintenances.Client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(existing...).Build()
+			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), policy: &v1alpha1.MachineDrainPolicy{}, node: node, now: begin.Add(after)}
+			s.Turn = &machinedrain.Turn{}
+			s.observe(&v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, DrainRules: protected}})
+			desired, problem, err := r.desired(t.Context(), s, v1alpha1.DaemonSetPodsSkip)
+			g.Expect(err).NotTo(HaveOccurred())
+			return desired.Spec.DrainRules, problem != nil
+		}
+		g.Expect(at(0)).To(Equal(protected))
+		g.Expect(at(2 * time.Second)).To(Equal(protected))
 		g.Expect(retries).To(Equal([]time.Duration{rules.GoneCounts, rules.GoneCounts - 2*time.Second}))
-		g.Expect(at(2500*time.Millisecond, protected)).To(Equal(protected))
-		g.Expect(at(10*time.Second, nil)).To(Equal(protected), "it is gone again")
-		g.Expect(at(13*time.Second, nil)).To(BeEmpty())
+		g.Expect(at(2500*time.Millisecond, &protects)).To(Equal(protected))
+		g.Expect(at(10*time.Second)).To(Equal(protected), "it is gone again")
+		_, isInvalid := at(11*time.Second, &invalid)
+		g.Expect(isInvalid).To(BeTrue())
+		g.Expect(at(20*time.Second)).To(Equal(protected), "while another rule was invalid, it was not looked for")
+		g.Expect(at(23 * time.Second)).To(Equal(unprotected))
 	})
 }
 
