@@ -289,7 +289,9 @@ func (s *scene) deletedAtTimeout() {
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
 	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are deleted shortly before their grace periods would exceed the timeout")
 	s.Eventually(func() map[string]string { return s.machine("overtime").Annotations }, soon, pace).Should(HaveKey(v1alpha1.DrainStartedAnnotation))
+	s.fleet.KillManager() // which repeats its record if it reads an old Machine
 	s.makeOverdue("overtime")
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectGone("overtime")
 	deleted := s.ours().Verb("delete").Resource("pods")
 	s.Expect(sets.New(deleted.Names()...)).To(HaveLen(2)) // a Pod can be deleted twice until the watch delivers its deletion
