@@ -498,7 +498,7 @@ func (drainEnded) Generic(event.GenericEvent) bool { return false }
 // Delete implements predicate.Predicate.
 func (drainEnded) Delete(e event.DeleteEvent) bool {
 	machine, ok := e.Object.(*clusterv1.Machine)
-	return ok && machinedrain.IsDraining(machine)
+	return ok && machinedrain.MayDrain(machine)
 }
 
 // Update implements predicate.Predicate.
@@ -509,5 +509,5 @@ func (drainEnded) Update(e event.UpdateEvent) bool {
 		return false
 	}
 	isHeldNow := !machinedrain.IsHeldByHooks(before) && machinedrain.IsHeldByHooks(after)
-	return isHeldNow || machinedrain.IsDraining(before) && !machinedrain.IsDraining(after)
+	return isHeldNow || machinedrain.MayDrain(before) && !machinedrain.MayDrain(after)
 }

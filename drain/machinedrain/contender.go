@@ -224,6 +224,9 @@ func Contenders(
 		if err != nil {
 			return nil, 0, err
 		}
+		if !IsDraining(m) && (observed.Maintenance == nil || Drained(observed.Maintenance)) { // nothing drains or waits
+			continue
+		}
 		c, limit := ContenderOf(m), LimitOf(m, observed.Policy)
 		if c.Standing = StandingOf(m, observed, now); !c.Standing.isContender() {
 			continue
@@ -237,12 +240,12 @@ func Contenders(
 	return contenders, workers, nil
 }
 
-// RequestedDrains returns the worker Machines whose Nodes, if they have any, are drained or wait for that. One without a nodeRef has a Node
-// if its provider ID says so, see NodeNameOf.
+// RequestedDrains returns the worker Machines whose Nodes, if they have any, are drained or wait for that, see MayDrain. One without a
+// nodeRef has a Node if its provider ID says so, see NodeNameOf.
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; !isControlPlane(m) && IsDraining(m) {
+		if m := &all[i]; !isControlPlane(m) && MayDrain(m) {
 			requested = append(requested, m)
 		}
 	}

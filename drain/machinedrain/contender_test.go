@@ -150,6 +150,54 @@ func TestContenders(t *testing.T) {
 	})
 }
 
+func TestDrainThatNothingRequests(t *testing.T) {
+	staged := func(stage, reason string) clusterv1.Machine {
+		m := inDeletion("one")
+		m.DeletionTimestamp, m.Annotations[v1alpha1.MachineStageAnnotation] = nil, stage
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: reason}}
+		machinedrain.RequestDrain(after(1))(&m)
+		return m
+	}
+	unstaged := staged("", v1alpha1.ReasonMachineDraining)
+	delete(unstaged.Annotations, v1alpha1.MachineStageAnnotation)
+	overdue := staged("Cordon", v1alpha1.ReasonInvalidStage)
+	overdue.Annotations[v1alpha1.DrainStartedAnnotation] = after(2).UTC().Format(time.RFC3339)
+	overdue.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+	drains, isDrained, waits := &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}, (*v1alpha1.NodeMaintenance)(nil)
+	drains.Spec.Stage, isDrained.Spec.Stage = v1alpha1.StageDrain, v1alpha1.StageDrain
+	isDrained.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
+	for name, tc := range map[string]struct {
+		m      clusterv1.Machine
+		drain  *v1alpha1.NodeMaintenance
+		counts bool
+	}{
+		"counts after the stage annotation was changed to an earlier stage": {staged("Cordon", v1alpha1.ReasonMachineDraining), drains, true},
+		"counts while the condition says so":                                {staged("Cordon", v1alpha1.ReasonInvalidStage), drains, true},
+		"counts while the stage annotation is invalid":                      {staged("drain", v1alpha1.ReasonInvalidStage), drains, true},
+		"counts while no policy selects the Machine":                        {staged("Drain", v1alpha1.ReasonNotManaged), drains, true},
+		"counts after the stage annotation was removed, until it ends":      {unstaged, drains, true},
+		"does not count when no Pod must be drained any more":               {staged("drain", v1alpha1.ReasonInvalidStage), isDrained, false},
+		"does not count after a timeout":                                    {staged("Drain", v1alpha1.ReasonTimedOut), drains, false},
+		"does not count while it has not begun":                             {staged("drain", v1alpha1.ReasonInvalidStage), waits, false},
+		"does not count while it has not begun, also in an overdue turn":    {overdue, waits, false},
+	} {
+		t.Run("M145: a drain in place "+name, func(t *testing.T) {
+			next := inDeletion("two")
+			next.DeletionTimestamp = ptr.To(metav1.NewTime(after(10)))
+			all, _, err := machinedrain.Contenders([]clusterv1.Machine{tc.m, next}, after(100), func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				observed := machinedrain.ObservedDrain{Node: &corev1.Node{}, IsHeld: !machinedrain.WantsDrain(m, nil)}
+				if m.Name == "one" {
+					observed.Maintenance = tc.drain
+				}
+				return observed, nil
+			})
+			if turn := machinedrain.TurnOf(machinedrain.ContenderOf(&next), all, 1, after(100)); err != nil || turn.Now() == tc.counts {
+				t.Errorf("the next Machine has the turn %+v, %v", turn, err)
+			}
+		})
+	}
+}
+
 func TestPlaceOfDrainInPlace(t *testing.T) {
 	requested, waits := metav1.Unix(100, 0).UTC().Format(time.RFC3339), metav1.Unix(101, 0).UTC().Format(time.RFC3339)
 	for name, tc := range map[string]struct {

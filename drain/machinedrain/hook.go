@@ -21,14 +21,26 @@ func HasHook(m *clusterv1.Machine) bool {
 // IsDraining reports whether the Node of a Machine is being drained or waits for that: the Machine is being deleted and the hook delays its
 // deletion, or its stage annotation or an in-place update requests the drain and the drain has neither completed nor timed out.
 func IsDraining(m *clusterv1.Machine) bool {
+	isWanted := !m.DeletionTimestamp.IsZero() || mayDrainInPlace(m) && reasonOf(m) != v1alpha1.ReasonNotManaged
+	return isWanted && MayDrain(m)
+}
+
+// MayDrain is IsDraining, and also true for a drain in place that nothing valid requests any more, and that has neither completed nor timed
+// out: its NodeMaintenance drains the Node until the manager has completed it, and the manager does not while the stage annotation is
+// invalid or no policy selects the Machine.
+func MayDrain(m *clusterv1.Machine) bool {
 	if !m.DeletionTimestamp.IsZero() {
 		return HasHook(m)
 	}
-	if !mayDrainInPlace(m) || drainRequested(m) == nil {
-		return false
+	return drainRequested(m) != nil && !slices.Contains(results, reasonOf(m))
+}
+
+// reasonOf returns the reason of the condition of a Machine, empty if it has none.
+func reasonOf(m *clusterv1.Machine) string {
+	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {
+		return condition.Reason
 	}
-	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	return condition == nil || condition.Reason != v1alpha1.ReasonNotManaged && !slices.Contains(results, condition.Reason)
+	return ""
 }
 
 // withoutMaintenance are the reasons of the conditions of Machines that have no NodeMaintenance, or had none when their annotation became
