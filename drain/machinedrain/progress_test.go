@@ -65,6 +65,8 @@ func TestStalledTurn(t *testing.T) {
 	schedulable, stagedCordon, stagedDrain := &v1alpha1.MachineDrainPolicy{}, inDeletion("one"), inDeletion("one")
 	schedulable.Spec.WaitingNodes = v1alpha1.WaitingNodesSchedulable
 	stagedCordon.Annotations[v1alpha1.MachineStageAnnotation], stagedDrain.Annotations[v1alpha1.MachineStageAnnotation] = "Cordon", "Drain"
+	updated := inDeletion("one")
+	updated.Annotations[clusterv1.UpdateInProgressAnnotation], updated.Annotations[v1alpha1.UpdateAllowedAnnotation] = "", "Cordoned/"
 	waits, stalls, mayStall := machinedrain.Turn{Limit: 1, Draining: 1}, machinedrain.Turn{Limit: 1, Draining: 1, Stalled: true}, machinedrain.Turn{
 		Limit: 1, Draining: 1, MayStall: true,
 	}
@@ -92,6 +94,8 @@ func TestStalledTurn(t *testing.T) {
 		{"M132: leaves one cordoned while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, cordoned, false},
 		{"M132: cordons one without a NodeMaintenance while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, nil, false},
 		{"M132: cordons one that its stage annotation requires to be cordoned, also then", mayStall, stagedCordon, &v1alpha1.MachineDrainPolicy{}, left, false},
+		{"M132, M84: cordons one whose update in place may have begun, also if its Machine is deleted", waits, updated, schedulable, nil, false},
+		{"M132, M84: also while no drain makes progress", stalls, updated, &v1alpha1.MachineDrainPolicy{}, nil, false},
 		{"M132: leaves it schedulable if no policy selects the Machine, maybe for a moment", waits, inDeletion("one"), nil, left, true},
 		{"M132: leaves it cordoned then", stalls, inDeletion("one"), nil, cordoned, false},
 	} {
