@@ -53,6 +53,7 @@ const (
 	ReasonMachineCompleted = "Completed"
 	// ReasonInvalidStage means that the value of the stage annotation is not a stage, or is a stage before the present one.
 	ReasonInvalidStage = "InvalidStage"
-	// ReasonNotManaged means that the stage annotation has no effect, because no MachineDrainPolicy selects the Machine.
+	// ReasonNotManaged means that no MachineDrainPolicy selects the Machine, so that the stage annotation begins no maintenance. One that has
+	// begun continues, and the message says so.
 	ReasonNotManaged = "NotManaged"
 )

@@ -169,8 +169,7 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 	case stage == "" || stage == v1alpha1.StageComplete:
 		return r.endStage(ctx, s, stage)
 	case s.policy == nil:
-		return waitingCondition(v1alpha1.ReasonNotManaged, "No MachineDrainPolicy selects the Machine, so the annotation "+v1alpha1.MachineStageAnnotation+
-			" has no effect"), nil
+		return waitingCondition(v1alpha1.ReasonNotManaged, machinedrain.UnmanagedMessage(s.maintenance)), nil
 	default:
 		return r.keepStage(ctx, s, stage)
 	}

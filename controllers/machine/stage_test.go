@@ -137,6 +137,39 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 	}
 }
 
+func TestStageWithoutPolicy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		present v1alpha1.NodeMaintenanceStage // of the NodeMaintenance, empty if there is none
+		want    string
+	}{
+		"has no effect": {"", "No MachineDrainPolicy selects the Machine, so the annotation maintenance.cluster.x-k8s.io/stage has no effect"},
+		"does not end the drain, and the condition says so": {v1alpha1.StageDrain, "No MachineDrainPolicy selects the Machine any more: NodeMaintenance " +
+			"node-ec9ec6e4 continues in stage Drain until the annotation maintenance.cluster.x-k8s.io/stage is removed"},
+		"has no effect after a user has completed the maintenance": {
+			v1alpha1.StageComplete, "No MachineDrainPolicy selects the Machine, so the annotation maintenance.cluster.x-k8s.io/stage has no effect",
+		},
+	} {
+		t.Run("M145: without a policy, a stage annotation "+name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			machine.DeletionTimestamp, machine.Annotations = nil, map[string]string{v1alpha1.MachineStageAnnotation: string(v1alpha1.StageDrain)}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			remote := workloadCluster().WithObjects(node)
+			if tc.present != "" {
+				remote.WithObjects(machinedrain.Maintenance(machinedrain.Request{
+					ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Stage: tc.present, For: v1alpha1.RequestedForStage,
+				}))
+			}
+			management := managementCluster(machine).Build()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote.Build(), clusterKey), clock.RealClock{})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonNotManaged))
+			g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.want))
+		})
+	}
+}
+
 func TestMachineOutsideRollout(t *testing.T) {
 	member := map[string]string{clusterv1.MachineDeploymentNameLabel: "md"}
 	for name, tc := range map[string]struct {

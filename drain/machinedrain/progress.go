@@ -122,9 +122,9 @@ func stallsAt(draining []Contender, now time.Time) (last time.Time, stalled, unk
 }
 
 // KeepsSchedulable reports whether the Node of a Machine that waits for this turn is not cordoned: its policy says so, or the drains in
-// progress may need it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned, and so is one whose update
-// in place was allowed and has not completed: it may have begun. While it is not known whether drains make progress, or if no policy selects
-// the Machine, maybe for a moment, that stays as it is. present is the NodeMaintenance of the Machine, nil if it has none.
+// progress may need it, since they make no progress. A Machine whose stage annotation requests Cordon is cordoned, and so is one whose
+// update in place was allowed and has not completed: it may have begun. While it is not known whether drains make progress, or if no policy
+// selects the Machine, maybe for a moment, that stays as it is. present is the NodeMaintenance of the Machine, nil if it has none.
 func (t Turn) KeepsSchedulable(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, present *v1alpha1.NodeMaintenance) bool {
 	stage, _ := StageOf(m)
 	stays := present != nil && present.StaysSchedulable()

@@ -85,6 +85,16 @@ func StageCondition(requested v1alpha1.NodeMaintenanceStage, m *v1alpha1.NodeMai
 	}
 }
 
+// UnmanagedMessage returns the message of the condition of a running Machine with the stage annotation that no policy selects. m is its
+// NodeMaintenance, nil if it does not exist: one that has begun continues.
+func UnmanagedMessage(m *v1alpha1.NodeMaintenance) string {
+	if m == nil || m.Spec.Stage == v1alpha1.StageComplete || !m.DeletionTimestamp.IsZero() {
+		return "No MachineDrainPolicy selects the Machine, so the annotation " + v1alpha1.MachineStageAnnotation + " has no effect"
+	}
+	return fmt.Sprintf("No MachineDrainPolicy selects the Machine any more: NodeMaintenance %s continues in stage %s until the annotation %s is removed", m.Name,
+		m.Spec.Stage, v1alpha1.MachineStageAnnotation)
+}
+
 // RequestDrain records when the drain of a Machine was requested, and disables or enables its remediation as SetRemediation does.
 func RequestDrain(now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) bool {
