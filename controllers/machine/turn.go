@@ -437,10 +437,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	if s.Turn.Now() {
 		return outcome{}, nil
 	}
-	message := s.Turn.Message(s.cluster.Name) + ". The Node is cordoned"
-	if s.maintenance != nil && s.maintenance.StaysSchedulable() {
-		message = s.Turn.Message(s.cluster.Name) + ". The Node is schedulable until then, or until a drain makes progress (waitingNodes)"
-	}
+	message := s.Turn.Message(s.cluster.Name) + ". " + machinedrain.WaitingNode(s.maintenance)
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: message, at: s.now.Add(turnRetry)}
 	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest, s.Turn.StallsAt} {
 		if at.After(s.now) && at.Before(waiting.at) {

@@ -297,6 +297,35 @@ func TestCopiedRequestGetsTurn(t *testing.T) {
 	})
 }
 
+func TestNodeOfWaitingMachine(t *testing.T) {
+	waits, schedulable, refused := &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}
+	waits.Spec.Stage, schedulable.Spec.Stage, refused.Spec.Stage = v1alpha1.StageCordon, v1alpha1.StageCordon, v1alpha1.StageCordon
+	schedulable.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m", v1alpha1.WaitingNodeAnnotation: "Schedulable"}
+	refused.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCordonFailed, Message: "Node m cannot be cordoned: frozen",
+	}}
+	for name, tc := range map[string]struct {
+		maintenance *v1alpha1.NodeMaintenance
+		want        string
+	}{
+		"M26: a Machine that waits for a turn says that its Node is cordoned": {waits, "The Node is cordoned"},
+		"M132: a Machine that waits for a turn says that its Node is schedulable": {
+			schedulable, "The Node is schedulable until then, or until a drain makes progress (waitingNodes)",
+		},
+		"M146: a Machine that waits for a turn names why the API server refuses to cordon its Node": {refused, "Node m cannot be cordoned: frozen"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			turn := machinedrain.Turn{Limit: 1, Draining: 1}
+			waiting, err := (&Reconciler{}).awaitTurn(t.Context(), &scope{
+				cluster: provisionedCluster(), maintenance: tc.maintenance, now: time.Now(), Situation: machinedrain.Situation{Turn: &turn},
+			})
+			g := NewWithT(t)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(waiting.message).To(Equal(turn.Message("c") + ". " + tc.want))
+		})
+	}
+}
+
 func TestTurnBehindBlockedMachine(t *testing.T) {
 	for name, hasTurn := range map[string]bool{
 		"M37: a Machine that was blocked before the turn was observed is not overdue yet: what has blocked both may be over": false,

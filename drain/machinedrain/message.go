@@ -1,6 +1,7 @@
 package machinedrain
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -74,6 +75,14 @@ func blockedPods(m *v1alpha1.NodeMaintenance) []string {
 		lines = append(lines, fmt.Sprintf("and %d more reasons", more))
 	}
 	return lines
+}
+
+// WaitingNode says whether the Node of a Machine that waits for a turn is cordoned. m is the NodeMaintenance of the Machine.
+func WaitingNode(m *v1alpha1.NodeMaintenance) string {
+	if m.StaysSchedulable() {
+		return "The Node is schedulable until then, or until a drain makes progress (waitingNodes)"
+	}
+	return cmp.Or(cordonFailure(m), "The Node is cordoned")
 }
 
 func cordonFailure(m *v1alpha1.NodeMaintenance) string {
