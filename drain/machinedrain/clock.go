@@ -445,11 +445,12 @@ func (c Clock) Record(m *clusterv1.Machine) (changed bool) {
 
 // removeFormer removes what a Machine has recorded of a drain that does not count any more, because it has ended or was held.
 func (c Clock) removeFormer(m *clusterv1.Machine) (changed bool) {
+	waitsAgain := c.Waiting != nil && turnBegan(m) == nil
 	if c.resumed {
 		changed = removeAnnotations(m, v1alpha1.DrainEndedAnnotation)
 	}
 	switch {
-	case c.Held != nil && c.Drain == nil:
+	case c.Held != nil && c.Drain == nil, waitsAgain:
 		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed
 	case c.Drain == nil && DrainTimeout(m) <= 0 && recorded(m, v1alpha1.DrainStartedAnnotation) != nil: // it must not count for a timeout that is set later
 		return removeAnnotations(m, v1alpha1.DrainStartedAnnotation) || changed

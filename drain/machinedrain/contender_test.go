@@ -198,6 +198,34 @@ func TestDrainThatNothingRequests(t *testing.T) {
 	}
 }
 
+func TestTurnAfterDrainInPlace(t *testing.T) {
+	at := func(second int) string { return after(second).UTC().Format(time.RFC3339) }
+	policy := &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{MaxParallelDrains: ptr.To(intstr.FromInt32(1))}}
+	for result, records := range map[string]map[string]string{
+		v1alpha1.ReasonMachineDrained: {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.DrainEndedAnnotation: at(3)},
+		v1alpha1.ReasonTimedOut:       {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.VolumeWaitStartedAnnotation: at(62)},
+	} {
+		t.Run("M147: a Machine whose drain in place has ended waits for another turn if its Node or NodeMaintenance was replaced: "+result, func(t *testing.T) {
+			m := inDeletion("one")
+			m.DeletionTimestamp, m.Spec.Deletion.NodeDrainTimeoutSeconds = nil, ptr.To[int32](60)
+			m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = "Drain", at(1)+"/"
+			maps.Copy(m.Annotations, records)
+			for _, turn := range []machinedrain.Turn{{Limit: 1, Draining: 1}, {Limit: 1, Draining: 1}, {Limit: 1}} {
+				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: result}}
+				if !machinedrain.NeedsTurn(&m, policy, &corev1.Node{}, nil, after(1000)) {
+					t.Fatalf("the drain would begin beside another one: %v", m.Annotations)
+				}
+				clock := machinedrain.ClockIn(machinedrain.Situation{Maintenance: read(nil), Turn: &turn}, &m, after(1000))
+				if clock.Drain != nil || (clock.Waiting == nil) != turn.Now() {
+					t.Errorf("got %+v", clock)
+				}
+				clock.Record(&m)
+				result = v1alpha1.ReasonWaitingForTurn
+			}
+		})
+	}
+}
+
 func TestPlaceOfDrainInPlace(t *testing.T) {
 	requested, waits := metav1.Unix(100, 0).UTC().Format(time.RFC3339), metav1.Unix(101, 0).UTC().Format(time.RFC3339)
 	for name, tc := range map[string]struct {

@@ -27,9 +27,11 @@ func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *
 
 // turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine
 // has no NodeMaintenance in stage Drain: because it is overdue, must be recreated, or continues after a hold. An overdue Machine whose
-// drain timeout was removed has no turn any more: nothing would end it if the drain cannot begin.
+// drain timeout was removed has no turn any more: nothing would end it if the drain cannot begin. Neither has a running Machine whose drain
+// in place has ended: others have had turns since.
 func turnBegan(m *clusterv1.Machine) *time.Time {
-	if DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
+	hasEnded := m.DeletionTimestamp.IsZero() && !MayDrain(m)
+	if hasEnded || DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
 		return nil
 	}
 	return recorded(m, v1alpha1.DrainStartedAnnotation)
