@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -224,7 +225,7 @@ func Contenders(
 		if err != nil {
 			return nil, 0, err
 		}
-		if !IsDraining(m) && (observed.Maintenance == nil || Drained(observed.Maintenance)) { // nothing drains or waits
+		if !IsDraining(m) && !stillDrains(m, observed.Maintenance, now) {
 			continue
 		}
 		c, limit := ContenderOf(m), LimitOf(m, observed.Policy)
@@ -238,6 +239,16 @@ func Contenders(
 		contenders = append(contenders, c)
 	}
 	return contenders, workers, nil
+}
+
+// stillDrains reports whether the drain in place of a Machine, which nothing valid requests any more, has begun and has neither completed nor
+// timed out. present is its NodeMaintenance in stage Drain, nil if it has none.
+func stillDrains(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) bool {
+	if present == nil || Drained(present) {
+		return false
+	}
+	deadline := ClockOf(m, lookup.Of(present), now).DrainDeadline(m)
+	return deadline == nil || now.Before(*deadline)
 }
 
 // RequestedDrains returns the worker Machines whose Nodes, if they have any, are drained or wait for that, see MayDrain. One without a

@@ -163,6 +163,10 @@ func TestDrainThatNothingRequests(t *testing.T) {
 	overdue := staged("Cordon", v1alpha1.ReasonInvalidStage)
 	overdue.Annotations[v1alpha1.DrainStartedAnnotation] = after(2).UTC().Format(time.RFC3339)
 	overdue.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60)
+	timedOut := staged("drain", v1alpha1.ReasonInvalidStage)
+	timedOut.Annotations[v1alpha1.DrainStartedAnnotation] = after(40).UTC().Format(time.RFC3339)
+	timesOut := *timedOut.DeepCopy()
+	timedOut.Spec.Deletion.NodeDrainTimeoutSeconds, timesOut.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](60), ptr.To[int32](61)
 	drains, isDrained, waits := &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}, (*v1alpha1.NodeMaintenance)(nil)
 	drains.Spec.Stage, isDrained.Spec.Stage = v1alpha1.StageDrain, v1alpha1.StageDrain
 	isDrained.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue}}
@@ -178,6 +182,8 @@ func TestDrainThatNothingRequests(t *testing.T) {
 		"counts after the stage annotation was removed, until it ends":      {unstaged, drains, true},
 		"does not count when no Pod must be drained any more":               {staged("drain", v1alpha1.ReasonInvalidStage), isDrained, false},
 		"does not count after a timeout":                                    {staged("Drain", v1alpha1.ReasonTimedOut), drains, false},
+		"counts until its drain timeout":                                    {timesOut, drains, true},
+		"does not count after its drain timeout":                            {timedOut, drains, false},
 		"does not count while it has not begun":                             {staged("drain", v1alpha1.ReasonInvalidStage), waits, false},
 		"does not count while it has not begun, also in an overdue turn":    {overdue, waits, false},
 	} {
