@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -254,6 +255,44 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			g.Expect(hasHook).NotTo(Equal(tc.released))
 			_, isExcluded := machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
 			g.Expect(isExcluded).To(Equal(tc.released), "M53: Cluster API drains the Node if another actor removes the hook")
+		})
+	}
+}
+
+// TestHookThatTheManagerHasRemoved deletes a Cluster while the Node of one of its Machines is maintained without deletion.
+func TestHookThatTheManagerHasRemoved(t *testing.T) {
+	for name, tc := range map[string]struct {
+		deleting bool
+		want     string
+	}{
+		"M148: if the Cluster is being deleted, the manager has removed the hook of its Machine, and no other actor": {true, v1alpha1.ReasonSkipped},
+		"M53: if it is not, another actor has": {false, v1alpha1.ReasonHookRemoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine, cluster := NewWithT(t), deletedMachine(), provisionedCluster()
+			if tc.deleting {
+				cluster.DeletionTimestamp, cluster.Finalizers = new(metav1.Now()), []string{clusterv1.ClusterFinalizer}
+			}
+			machine.Annotations = map[string]string{
+				v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339) + "/m",
+			}
+			machine.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, LastTransitionTime: metav1.Now(),
+			}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			drain := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, For: v1alpha1.RequestedForStage,
+			})
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, policyWithLimit(intstr.FromInt32(1))).
+				WithStatusSubresource(machine).Build()
+			remote := workloadCluster().WithObjects(node, drain).Build()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, clusterKey), clock.RealClock{})
+			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.want))
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(drain), drain)).To(Succeed())
+			g.Expect(drain.Spec.Stage).To(Equal(v1alpha1.StageComplete), "no further Pod is evicted")
 		})
 	}
 }
