@@ -211,13 +211,16 @@ func TestTurnAfterDrainInPlace(t *testing.T) {
 		v1alpha1.ReasonMachineDrained: {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.DrainEndedAnnotation: at(3)},
 		v1alpha1.ReasonTimedOut:       {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.VolumeWaitStartedAnnotation: at(62)},
 	} {
-		t.Run("M147: a Machine whose drain in place has ended waits for another turn if its Node or NodeMaintenance was replaced: "+result, func(t *testing.T) {
+		t.Run("M147: a Machine whose drain in place has ended waits for another turn if its Node was replaced, and else none: "+result, func(t *testing.T) {
 			m := inDeletion("one")
 			m.DeletionTimestamp, m.Spec.Deletion.NodeDrainTimeoutSeconds = nil, ptr.To[int32](60)
 			m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = "Drain", at(1)+"/"
 			maps.Copy(m.Annotations, records)
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: result}}
+			if cordoned := (&corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}); machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, nil, after(1000)) {
+				t.Error("the Node would not stay cordoned with waitingNodes Schedulable, although a user may work on it")
+			}
 			for _, turn := range []machinedrain.Turn{{Limit: 1, Draining: 1}, {Limit: 1, Draining: 1}, {Limit: 1}} {
-				m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: result}}
 				if !machinedrain.NeedsTurn(&m, policy, &corev1.Node{}, nil, after(1000)) {
 					t.Fatalf("the drain would begin beside another one: %v", m.Annotations)
 				}
@@ -226,7 +229,7 @@ func TestTurnAfterDrainInPlace(t *testing.T) {
 					t.Errorf("got %+v", clock)
 				}
 				clock.Record(&m)
-				result = v1alpha1.ReasonWaitingForTurn
+				m.Status.Conditions[0].Reason = v1alpha1.ReasonWaitingForTurn
 			}
 		})
 	}

@@ -35,6 +35,11 @@ func MayDrain(m *clusterv1.Machine) bool {
 	return drainRequested(m) != nil && !slices.Contains(results, reasonOf(m))
 }
 
+// hasEndedInPlace reports whether the drain in place of a running Machine has completed or timed out.
+func hasEndedInPlace(m *clusterv1.Machine) bool {
+	return m.DeletionTimestamp.IsZero() && drainRequested(m) != nil && !MayDrain(m)
+}
+
 // reasonOf returns the reason of the condition of a Machine, empty if it has none.
 func reasonOf(m *clusterv1.Machine) string {
 	if condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance); condition != nil {

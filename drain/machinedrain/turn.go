@@ -19,10 +19,12 @@ import (
 )
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and
-// StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none.
+// StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none. A Machine whose drain in place has ended does not while its
+// Node stays cordoned: if another actor has deleted its NodeMaintenance, a user may work on the Node all the same.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
 	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
-	return isLimited && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
+	staysDrained := hasEndedInPlace(m) && node != nil && node.Spec.Unschedulable
+	return isLimited && !staysDrained && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
 }
 
 // turnBegan returns since when a Machine has the turn that it has recorded, nil if it has none. The record keeps the turn while the Machine
@@ -30,8 +32,7 @@ func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *
 // drain timeout was removed has no turn any more: nothing would end it if the drain cannot begin. Neither has a running Machine whose drain
 // in place has ended: others have had turns since.
 func turnBegan(m *clusterv1.Machine) *time.Time {
-	hasEnded := m.DeletionTimestamp.IsZero() && !MayDrain(m)
-	if hasEnded || DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
+	if hasEndedInPlace(m) || DrainTimeout(m) <= 0 && !WasHeldByHooks(m) {
 		return nil
 	}
 	return recorded(m, v1alpha1.DrainStartedAnnotation)
