@@ -330,6 +330,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 	}
 	changed := s.machine.DeepCopy()
 	machinedrain.EndDrain(changed)
+	r.requested.Delete(client.ObjectKeyFromObject(changed)) // the patch wakes those that wait for turns
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
 		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
 	}

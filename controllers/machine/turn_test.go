@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
@@ -349,6 +350,40 @@ func TestTurnBehindBlockedMachine(t *testing.T) {
 			g.Expect(turn.Overdue).To(Equal(hasTurn), "%+v", turn)
 		})
 	}
+}
+
+func TestTurnOfWithdrawnDrain(t *testing.T) {
+	t.Run("M145: the end of a drain in place wakes the next Machine, which no longer counts it", func(t *testing.T) {
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		x := deletedWorkers(now, "x")[0]
+		x.DeletionTimestamp, x.Finalizers = nil, nil
+		machinedrain.RequestDrain(now)(x)
+		var management client.Client
+		var r *Reconciler
+		woken := false
+		management = managementCluster(x).WithObjects(policyWithLimit(intstr.FromInt32(1))).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				before, after := &clusterv1.Machine{}, &clusterv1.Machine{}
+				g.Expect(c.Get(ctx, client.ObjectKeyFromObject(x), before)).To(Succeed())
+				g.Expect(c.Patch(ctx, object, patch, options...)).To(Succeed())
+				g.Expect(c.Get(ctx, client.ObjectKeyFromObject(x), after)).To(Succeed())
+				if (drainEnded{}).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+					woken = true
+					machines, err := r.machinesIn(ctx, c, clusterKey)
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(machinedrain.RequestedDrains(machines)).To(BeEmpty())
+				}
+				return nil
+			},
+		}).Build()
+		drain := machinedrain.Maintenance(machinedrain.Request{
+			ManagementCluster: "here", Cluster: clusterKey, Machine: x, Node: nodeOf(x), For: v1alpha1.RequestedForStage,
+		})
+		r = newReconciler(t, management, connectedTo(workloadCluster(x).WithObjects(drain).Build(), now), clocktesting.NewFakePassiveClock(now))
+		r.requestDrain(&scope{machine: x, now: now})
+		g.Expect(reconcileAt(t, r, x, now)).To(Succeed())
+		g.Expect(woken).To(BeTrue())
+	})
 }
 
 func TestRequestThatIsRefused(t *testing.T) {
