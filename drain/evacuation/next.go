@@ -265,6 +265,20 @@ func (in Input) next(evacuators []v1alpha1.Evacuator) string {
 	return ""
 }
 
+// Reached reports whether an evacuator is the active one of an Evacuation, or one of spec.evacuators that is activated before it.
+func Reached(e *v1alpha1.Evacuation, class string) bool {
+	active := e.ActiveEvacuator()
+	if active == "" || active == class {
+		return active == class
+	}
+	ordered := inOrder(e.Spec.Evacuators)
+	position := func(class string) int {
+		return slices.IndexFunc(ordered, func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == class })
+	}
+	at := position(class)
+	return at >= 0 && at < position(active)
+}
+
 func activate(in Input, class, reason, why string) Action {
 	return Action{
 		Kind:     Activate,

@@ -35,6 +35,8 @@ type Assignment struct {
 	Suspended bool
 	// Expired means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
 	Expired bool
+	// Passed means that it has, and that an evacuator with a lower priority is active now or will be in a moment.
+	Passed bool
 	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
 	Progress, Deadline time.Time
 }
@@ -65,9 +67,9 @@ type Suspension interface {
 // move.
 const HeldInterval = surge.HeldInterval
 
-// Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired ones whose
-// Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that has
-// ended are not observed any more, however long finalizers of other actors keep it, and neither are Pods whose Node does not exist.
+// Find returns the Assignments of a Namespace whose Pods satisfy belongs, the oldest Evacuations first. It includes expired and passed ones
+// whose Pods still exist. It returns known = false while a Pod that may be one of them is not observed yet. The Pods of an Evacuation that
+// has ended are not observed any more, however long finalizers of other actors keep it, and neither are Pods whose Node does not exist.
 func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev1.Pod) bool) (found []Assignment, known bool, err error) {
 	evacuations := &v1alpha1.EvacuationList{}
 	if err := f.Watched.List(ctx, evacuations, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -84,7 +86,7 @@ func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev
 	firstDrain := evacuation.FirstDrain(maintenances.Items)
 	for i := range evacuations.Items {
 		e := &evacuations.Items[i]
-		if e.ActiveEvacuator() != f.Class {
+		if !evacuation.Reached(e, f.Class) {
 			continue
 		}
 		pod, known := PodOf(f.Observation, e)
@@ -128,11 +130,12 @@ func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacua
 	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
 	suspended := action.Kind == evacuation.AwaitResume && e.IsAssignedTo(f.Class)
 	over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
-	if !over && !suspended && action.Kind != evacuation.AwaitEvacuator {
+	passed := action.Kind == evacuation.Activate || e.ActiveEvacuator() != f.Class
+	if !over && !suspended && !passed && action.Kind != evacuation.AwaitEvacuator {
 		return Assignment{}, false
 	}
 	assigned = Assignment{
-		Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline,
+		Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Passed: passed, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline,
 	}
 	if e.Status.EvacuationProgressTimestamp != nil {
 		assigned.Progress = e.Status.EvacuationProgressTimestamp.Time

@@ -86,6 +86,53 @@ func TestFindSuspended(t *testing.T) {
 	}
 }
 
+// TestFindPassed: evacuators of other owners are tried before and after the evacuator of StatefulSets.
+func TestFindPassed(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	const before, after = "before.example.com", "after.example.com"
+	for _, tc := range []struct {
+		name, active string
+		completed    bool
+		want         []Assignment
+	}{
+		{name: "not a Pod whose earlier evacuator is active", active: before},
+		{name: "a Pod for which it is active", active: v1alpha1.EvacuatorClassStatefulSet, want: []Assignment{{}}},
+		{name: "a Pod for which it has completed", active: v1alpha1.EvacuatorClassStatefulSet, completed: true, want: []Assignment{{Passed: true}}},
+		{name: "a Pod whose later evacuator is active", active: after, want: []Assignment{{Passed: true}}},
+		{name: "a Pod whose later evacuator has completed", active: after, completed: true, want: []Assignment{{Passed: true, Expired: true}}},
+	} {
+		t.Run("E87: finds "+tc.name, func(t *testing.T) {
+			g := NewWithT(t)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
+			e := &v1alpha1.Evacuation{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now),
+				},
+				Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{
+					{EvacuatorClass: after, Priority: 100}, {EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
+					{EvacuatorClass: before, Priority: 20000},
+				}},
+			}
+			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(tc.active), tc.completed
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
+			}
+			f := Finder{
+				Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
+				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now,
+			}
+			found, _, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
+			g.Expect(err).NotTo(HaveOccurred())
+			var got []Assignment
+			for _, each := range found {
+				got = append(got, Assignment{Passed: each.Passed, Expired: each.Expired})
+			}
+			g.Expect(got).To(Equal(tc.want))
+		})
+	}
+}
+
 // onlyPod is the Observation of one Pod.
 type onlyPod struct {
 	workload.Observation

@@ -31,6 +31,9 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	s.observed.Drains = surge.DrainsOf(nil, maintenances)
 	for _, assigned := range found {
 		pod, e := assigned.Pod, assigned.Evacuation
+		if assigned.Passed {
+			continue
+		}
 		if assigned.Expired {
 			if pod.DeletionTimestamp == nil && surge.Marked(pod) {
 				s.observed.Abandoned = append(s.observed.Abandoned, surge.PodRef{Name: pod.Name, UID: pod.UID})

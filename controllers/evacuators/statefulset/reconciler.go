@@ -145,7 +145,7 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 				observed.FirstDrain = drain
 			}
 		}
-		if assigned.Expired {
+		if assigned.Expired || assigned.Passed {
 			observed.Evicting[assigned.Pod.UID] = assigned.Progress
 			continue
 		}

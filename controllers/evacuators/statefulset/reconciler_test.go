@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -54,6 +55,27 @@ func TestRead(t *testing.T) {
 		_, _, err := read(t.Context(), live, client.ObjectKey{Namespace: "tenant", Name: "db"})
 		NewWithT(t).Expect(err).To(MatchError(proxy))
 	})
+}
+
+func TestObserve(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		assigned          assignment.Assignment
+		waiting, evicting int
+	}{
+		"E28: a Pod for which the evacuator is active waits":                    {assignment.Assignment{}, 1, 0},
+		"E28: a Pod for which it has completed is being evicted":                {assignment.Assignment{Expired: true}, 0, 1},
+		"E87: so is a Pod for which an evacuator with a lower priority is next": {assignment.Assignment{Passed: true}, 0, 1},
+		"M16: a suspended Pod neither waits nor is being evicted":               {assignment.Assignment{Suspended: true}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			tc.assigned.Pod, tc.assigned.Evacuation = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-1", UID: "db-1"}}, &v1alpha1.Evacuation{}
+			observed, _ := observe(now, []assignment.Assignment{tc.assigned})
+			g.Expect(observed.Waiting).To(HaveLen(tc.waiting))
+			g.Expect(observed.Evicting).To(HaveLen(tc.evicting))
+		})
+	}
 }
 
 func TestRequeueAt(t *testing.T) {
