@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -224,7 +225,11 @@ func (f found) ensure(ctx context.Context, live client.Client) (present *unstruc
 	switch {
 	case apierrors.IsNotFound(f.err):
 		setBundleVersion(wanted)
-		return wanted, changeDeleted, errors.Wrapf(live.Create(ctx, wanted, client.FieldOwner(fieldManager)), "creating %s", name)
+		err := live.Create(ctx, wanted, client.FieldOwner(fieldManager))
+		if apierrors.IsAlreadyExists(err) { // another manager created it a moment ago: that is no refusal
+			return nil, "", errors.Wrapf(apierrors.NewConflict(schema.GroupResource{Resource: f.wanted.GetKind()}, f.wanted.GetName(), err), "creating %s", name)
+		}
+		return wanted, changeDeleted, errors.Wrapf(err, "creating %s", name)
 	case f.err != nil:
 		return nil, "", errors.Wrapf(f.err, "getting %s", name)
 	case version > bundle.BundleVersion:

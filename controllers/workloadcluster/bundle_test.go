@@ -310,6 +310,28 @@ func TestRefusedRole(t *testing.T) {
 	})
 }
 
+// TestBundleOfTwoManagers: another manager, of a second management cluster for example, creates an object between the read and the write.
+func TestBundleOfTwoManagers(t *testing.T) {
+	for _, kind := range []string{"ClusterRole", crdKind} {
+		t.Run("M144: an object that another manager has created a moment ago is not refused, and the next check follows at once: "+kind, func(t *testing.T) {
+			g := NewWithT(t)
+			remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					if object.GetObjectKind().GroupVersionKind().Kind == kind {
+						return apierrors.NewAlreadyExists(schema.GroupResource{Resource: kind}, object.GetName())
+					}
+					return c.Create(ctx, object, options...)
+				},
+			}).Build()
+			applied, err := ApplyBundle(t.Context(), remote)
+			g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
+			g.Expect(applied.Refused).To(BeEmpty())
+			unserved, _ := applied.unservedAfter(err, true)
+			g.Expect(unserved).NotTo(ContainSubstring("cannot be"), "the conditions of deleted Machines say it")
+		})
+	}
+}
+
 func TestRefusedPolicy(t *testing.T) {
 	isPolicy := func(object client.Object) bool {
 		return object.GetObjectKind().GroupVersionKind().Kind == "ValidatingAdmissionPolicy"
