@@ -24,6 +24,7 @@ import (
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
@@ -194,10 +195,13 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 	}
 	key := client.ObjectKeyFromObject(cluster)
 	if holding, err := r.holdingNodes(ctx, live); err != nil || holding != "" {
+		why := "it restores the static Pods of Node " + holding + " first, when no NodeMaintenance drains them any more"
 		if err == nil {
 			r.holding.Store(key, r.Clock.Now())
-			r.reportUnchanged(ctx, cluster, "it restores the static Pods of Node "+holding+" first, when no NodeMaintenance drains them any more")
+		} else {
+			why = "it may hold static Pods: " + progress.Describe(err)
 		}
+		r.reportUnchanged(ctx, cluster, why)
 		return drainingCheckInterval, err
 	}
 	if last, found := r.holding.Load(key); found { // the agents need time to restore them, and an event may have caused this check

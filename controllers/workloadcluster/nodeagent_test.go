@@ -266,7 +266,7 @@ func TestNodeAgentIsKept(t *testing.T) {
 				}
 				return nil
 			}
-		}, "", true},
+		}, "it may hold static Pods: listing NodeMaintenances: ", true},
 		"S71, M109: the API server does not serve NodeMaintenances yet, but has their CRD": {func(s *agentScene) {
 			deletePolicy(s)
 			s.createNode(map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"})
@@ -274,7 +274,12 @@ func TestNodeAgentIsKept(t *testing.T) {
 			s.Expect(s.remote.Create(s.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
 				Name: "nodemaintenances." + v1alpha1.GroupVersion.Group,
 			}})).To(Succeed())
-		}, "", true},
+		}, "it may hold static Pods: listing NodeMaintenances: ", true},
+		"S71: a NodeMaintenance cannot be decoded": {func(s *agentScene) {
+			deletePolicy(s)
+			s.createNode(map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"})
+			s.remoteList = errors.New("json: cannot unmarshal")
+		}, "it may hold static Pods: listing NodeMaintenances: json: cannot unmarshal", true},
 		"S72: another management cluster has installed it": {func(s *agentScene) {
 			s.setOwner("there")
 			deletePolicy(s)
