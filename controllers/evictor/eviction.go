@@ -51,16 +51,22 @@ const slowEviction = time.Second
 // than ten seconds, the default timeout of webhooks.
 const unansweredTimeout = 15 * time.Second
 
-// startEvictions starts the evictions of the admitted Pods and does not wait for them. It evicts the Pods of one budget sequentially, since
-// conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts the Pods that
-// exceed the limits of concurrent evictions.
+// startEvictions starts the evictions of the admitted Pods, in their order, and does not wait for them. It evicts the Pods of one budget
+// sequentially, since conflict retries in the API server make concurrent evictions slower, and all others concurrently. A later pass evicts
+// the Pods that exceed the limits of concurrent evictions.
 func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budgets.Admitted) {
 	byBudget := map[*budgets.Budget][]budgets.Admitted{}
 	for _, each := range admitted {
-		switch {
-		case each.Budget != nil:
+		if each.Budget != nil {
 			byBudget[each.Budget] = append(byBudget[each.Budget], each)
-		case v.begin(ctx, p, each.Pod):
+		}
+	}
+	for _, each := range admitted {
+		switch pods := byBudget[each.Budget]; {
+		case len(pods) > 0:
+			delete(byBudget, each.Budget)
+			v.startSequence(ctx, p, each.Budget, pods)
+		case each.Budget == nil && v.begin(ctx, p, each.Pod):
 			go func() {
 				v.evict(ctx, p, each)
 				v.end(p, each.Pod)
@@ -68,29 +74,38 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 			}()
 		}
 	}
-	for budget, pods := range byBudget {
-		allowed := func(each budgets.Admitted) bool { return p.state.inFlight.allows(each.Pod) }
-		if slices.ContainsFunc(pods, allowed) && p.state.inFlight.reserveBudget(nameOf(budget)) {
-			go func() {
-				if v.evictSequentially(ctx, p, budget, pods) {
-					p.refresh(ctx, budget)
-				}
-				p.state.inFlight.releaseBudget(nameOf(budget))
-				v.enqueue(p.cluster)
-			}()
-		}
-	}
 }
 
-// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. For many Pods, this
-// may take long after the pass: those that are no longer to be evicted are left out, and all later ones if the budget refuses one within
-// slowEviction. It returns false if it evicts none.
-func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) (evicted bool) {
-	for _, each := range pods {
-		if !p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod) {
+// startSequence starts the evictions of the Pods of one budget. The first one begins in the pass: those of Pods that come later in the pass
+// may use up the limits.
+func (v *Evictor) startSequence(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+	if !p.state.inFlight.reserveBudget(nameOf(budget)) {
+		return
+	}
+	first := slices.IndexFunc(pods, func(each budgets.Admitted) bool {
+		return p.state.inFlight.allows(each.Pod) && p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) && v.begin(ctx, p, each.Pod)
+	})
+	if first < 0 {
+		p.state.inFlight.releaseBudget(nameOf(budget))
+		p.requeueAt(p.now.Add(nodeRetry)) // if a Node could not be read, no event follows
+		return
+	}
+	go func() {
+		v.evictSequentially(ctx, p, budget, pods[first:])
+		p.refresh(ctx, budget)
+		p.state.inFlight.releaseBudget(nameOf(budget))
+		v.enqueue(p.cluster)
+	}()
+}
+
+// evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. The first one has
+// begun. For many Pods, this may take long after the pass: those that are no longer to be evicted are left out, and all later ones if the
+// budget refuses one within slowEviction.
+func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
+	for i, each := range pods {
+		if i > 0 && (!p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod)) {
 			continue
 		}
-		evicted = true
 		begun, ended := v.Clock.Now(), make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -107,12 +122,11 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 		select {
 		case <-ended:
 			if reason := p.state.backoffs.refusal(each.Pod.UID); reason == v1alpha1.ReasonBudgetRefused || reason == v1alpha1.ReasonBudgetUpdating {
-				return evicted // the API server would refuse the others, too, apart from Pods that are not ready: a later pass evicts these
+				return // the API server would refuse the others, too, apart from Pods that are not ready: a later pass evicts these
 			}
 		case <-v.Clock.After(slowEviction):
 		}
 	}
-	return evicted
 }
 
 // begin adds an in-flight eviction. It returns false if the manager shuts down, a limit is reached, or the Pod has a backoff or has lost a
