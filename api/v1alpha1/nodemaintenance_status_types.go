@@ -6,7 +6,7 @@ import (
 
 // Condition types of NodeMaintenances, and their reasons.
 const (
-	// NodeMaintenanceDrained is True while no selected Node has a live Pod that must be drained.
+	// NodeMaintenanceDrained is True while no selected Node has a live Pod that must be drained, and all of them could be cordoned.
 	NodeMaintenanceDrained = "Drained"
 	// NodeMaintenanceCordoned is True while every selected Node is unschedulable.
 	NodeMaintenanceCordoned = "Cordoned"

@@ -117,6 +117,8 @@ func reportDrained(s *scope) {
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonNoNodesSelected, nodeselection.NoNodeMessage)
 	case s.drain == nil:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonPodsNotObserved, "Waiting for the first list of the Pods on the Nodes")
+	case s.drain.decision.Drained && len(s.cordonErrors) > 0: // the next Pod may be about to start
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonCordonFailed, s.cordonFailedMessage())
 	case s.drain.decision.Drained:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, true, v1alpha1.ReasonDrained, "")
 	case len(s.drain.ruleProblems) > 0:

@@ -272,8 +272,8 @@ func nodeStatus(s *scope, node *corev1.Node) v1alpha1.NodeMaintenanceNodeStatus 
 		PodsEvacuating:        decided.Evacuating,
 		PodsSkipped:           decided.Skipped,
 	}
-	if s.cordonErrors[node.Name] != nil && !decided.Drained {
-		status.DrainMessage = "Waiting for Node " + node.Name + " to be cordoned"
+	if s.cordonErrors[node.Name] != nil {
+		status.Drained, status.DrainMessage = false, "Waiting for Node "+node.Name+" to be cordoned"
 	}
 	if !decided.Waiting {
 		pods := progressOf(s, node)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +103,41 @@ func TestPodsRemaining(t *testing.T) {
 			g.Expect(condition.Reason).To(Equal(tc.reason))
 			for _, text := range tc.says {
 				g.Expect(condition.Message).To(ContainSubstring(text))
+			}
+		})
+	}
+}
+
+func TestDrainedAndNotCordoned(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cordonErrors map[string]error
+		status       metav1.ConditionStatus
+		nodes        []bool
+	}{
+		"R85: Nodes without a Pod that must be drained are drained": {status: metav1.ConditionTrue, nodes: []bool{true, true}},
+		"R85: one that the API server refuses to cordon is not": {
+			cordonErrors: map[string]error{"two": errors.New("change freeze")}, status: metav1.ConditionFalse, nodes: []bool{true, false},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			s := &scope{
+				maintenance: m, before: m.DeepCopy(), cordonErrors: tc.cordonErrors,
+				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, {ObjectMeta: metav1.ObjectMeta{Name: "two"}}},
+				drain: &drainState{decision: plan.MaintenanceDecision{Drained: true, Nodes: map[string]plan.NodeDecision{"one": {Drained: true}, "two": {Drained: true}}}},
+			}
+			reportNodes(s)
+			reportDrained(s)
+			drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
+			g.Expect(drained.Status).To(Equal(tc.status))
+			var nodes []bool
+			for _, status := range m.Status.NodeStatuses {
+				nodes = append(nodes, status.Drained)
+			}
+			g.Expect(nodes).To(Equal(tc.nodes))
+			if tc.cordonErrors != nil {
+				g.Expect(drained.Message).To(ContainSubstring("Node two cannot be cordoned: change freeze"))
 			}
 		})
 	}
