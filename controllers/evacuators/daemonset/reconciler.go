@@ -88,6 +88,9 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	if !daemonset.SetTaint(changed, wanted) {
 		return wanted, nil
 	}
+	if aside := r.Clusters.SetAside(s.cluster, "NodeMaintenance"); !wanted && len(aside) > 0 { // it may drain the Node
+		return false, aside[0]
+	}
 	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
 		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the taint of Node %s", s.node.Name)
 	}

@@ -1,17 +1,36 @@
 package daemonset
 
 import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // onePod is an Observation with one Pod.
@@ -32,4 +51,84 @@ func TestPodThatABackupRestores(t *testing.T) {
 		g.Expect(r.deletePods(t.Context(), s, onePod{pod: pod}, []v1alpha1.Evacuation{*evacuation.New(pod, nil, 0)})).To(Succeed())
 		g.Expect(s.requeue).To(Equal(expectations.TTL))
 	})
+}
+
+// connected is a ClusterCache with a connection to a server, whose Nodes are those of a client.
+type connected struct {
+	clustercache.ClusterCache
+	config *rest.Config
+	live   client.Client
+}
+
+func (c connected) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
+	return c.config, nil
+}
+
+func (c connected) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
+	return c.live, nil
+}
+
+func (c connected) Watch(_ context.Context, _ client.ObjectKey, w clustercache.Watcher) error {
+	return w.Watch(nil)
+}
+
+// TestMaintenanceThatCannotBeDecoded: such a NodeMaintenance is in no cache, so no drain seems to have reached the Pods.
+func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		exists bool
+	}{
+		{"R84: keeps Pods of DaemonSets and static Pods off a Node while a NodeMaintenance cannot be decoded", true},
+		{"R84: lets them return when it has been deleted", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g, cluster, patches := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, atomic.Int32{}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{v1alpha1.StaticPodTargetsAnnotation: "[]"}}}
+			node.Spec.Taints = []corev1.Taint{{Key: v1alpha1.NoDaemonSetPodsTaint, Effect: corev1.TaintEffectNoSchedule}}
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				list := map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "EvacuationList", "metadata": map[string]any{"resourceVersion": "1"}}
+				items := []any{}
+				switch {
+				case r.Method == http.MethodPatch:
+					patches.Add(1)
+					_ = json.NewEncoder(w).Encode(node)
+					return
+				case r.URL.Query().Has("watch"):
+					<-r.Context().Done()
+					return
+				case strings.HasSuffix(r.URL.Path, "/nodemaintenances"):
+					if list["kind"] = "NodeMaintenanceList"; tc.exists {
+						items = append(items, map[string]any{
+							"apiVersion": list["apiVersion"], "kind": "NodeMaintenance", "metadata": map[string]any{"name": "m", "resourceVersion": "1"},
+							"spec": map[string]any{"stage": 1},
+						})
+					}
+				}
+				list["items"] = items
+				_ = json.NewEncoder(w).Encode(list)
+			}))
+			t.Cleanup(api.Close)
+			mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
+			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+			mapper.Add(v1alpha1.GroupVersion.WithKind("Evacuation"), meta.RESTScopeNamespace)
+			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+			live := fakes.Builder(node).WithRESTMapper(mapper).Build()
+			management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+			remote := connected{clustercache.NewFakeEmptyClusterCache(), &rest.Config{Host: api.URL, Timeout: time.Minute}, live}
+			clusters := workload.NewClusters(management, remote, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
+			clusters.UseCaches(workload.CacheOptions{})
+			t.Cleanup(func() { clusters.Disconnect(cluster) })
+			g.Expect(clusters.AddWatches(t.Context(), cluster, nil)).To(Succeed())
+
+			request := workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: node.Name}}
+			for _, r := range []reconcile.TypedReconciler[workload.Request]{
+				&Reconciler{Clusters: clusters, Machines: &evacuationcontroller.Machines{}, Clock: clock.RealClock{}}, &staticpod.Reconciler{Clusters: clusters},
+			} {
+				_, err := r.Reconcile(t.Context(), request)
+				g.Expect(setaside.Is(err)).To(Equal(tc.exists), "%v", err)
+			}
+			g.Expect(patches.Load()).To(BeEquivalentTo(map[bool]int{false: 2}[tc.exists]), "removes the taint and the drain targets of static Pods")
+		})
+	}
 }

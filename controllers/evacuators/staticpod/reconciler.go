@@ -71,6 +71,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err != nil || targets+cause == annotated(node) {
 		return workload.Result(err)
 	}
+	if aside := r.Clusters.SetAside(request.Cluster, "NodeMaintenance"); targets == "" && len(aside) > 0 { // it may drain the Node
+		return reconcile.Result{}, aside[0]
+	}
 	changed := node.DeepCopy()
 	for annotation, wanted := range map[string]string{v1alpha1.StaticPodTargetsAnnotation: targets, v1alpha1.StaticPodCauseAnnotation: cause} {
 		if wanted == "" {
