@@ -35,8 +35,9 @@ func (r *Reconciler) reportConditions(ctx context.Context, s *scope) error {
 			return err
 		}
 	}
-	reportCordoned(s)
-	reportDrained(s)
+	cordonFailed := r.cordonFailed(s)
+	reportCordoned(s, cordonFailed)
+	reportDrained(s, cordonFailed)
 	reportMachineDeleted(s)
 	if s.maintenance.Spec.Stage != v1alpha1.StageDrain || s.drain != nil { // until the Pods are observed, the conditions stay
 		reportPodsRemaining(s)
@@ -92,7 +93,7 @@ func anyOther(ctx context.Context, reader client.Reader, than sets.Set[string], 
 	return slices.ContainsFunc(nodes.Items, func(node corev1.Node) bool { return !than.Has(node.Name) }), nil
 }
 
-func reportCordoned(s *scope) {
+func reportCordoned(s *scope, cordonFailed string) {
 	switch stage := s.maintenance.Spec.Stage; {
 	case stage != v1alpha1.StageCordon && stage != v1alpha1.StageDrain:
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "")
@@ -102,14 +103,14 @@ func reportCordoned(s *scope) {
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "The Node stays schedulable while its Machine waits for a turn")
 	case s.turns.Waiting.Len() > 0 && s.maintenance.Spec.WaitingNodes == v1alpha1.WaitingNodesSchedulable:
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonNotCordoned, "Nodes that wait because of maxParallelNodes stay schedulable")
-	case len(s.cordonErrors) > 0:
-		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonCordonFailed, s.cordonFailedMessage())
+	case cordonFailed != "":
+		s.setCondition(v1alpha1.NodeMaintenanceCordoned, false, v1alpha1.ReasonCordonFailed, cordonFailed)
 	default:
 		s.setCondition(v1alpha1.NodeMaintenanceCordoned, true, v1alpha1.ReasonCordoned, "")
 	}
 }
 
-func reportDrained(s *scope) {
+func reportDrained(s *scope, cordonFailed string) {
 	switch {
 	case s.maintenance.Spec.Stage != v1alpha1.StageDrain:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonNotDraining, "")
@@ -117,8 +118,8 @@ func reportDrained(s *scope) {
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonNoNodesSelected, nodeselection.NoNodeMessage)
 	case s.drain == nil:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonPodsNotObserved, "Waiting for the first list of the Pods on the Nodes")
-	case s.drain.decision.Drained && len(s.cordonErrors) > 0: // the next Pod may be about to start
-		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonCordonFailed, s.cordonFailedMessage())
+	case s.drain.decision.Drained && cordonFailed != "": // the next Pod may be about to start
+		s.setCondition(v1alpha1.NodeMaintenanceDrained, false, v1alpha1.ReasonCordonFailed, cordonFailed)
 	case s.drain.decision.Drained:
 		s.setCondition(v1alpha1.NodeMaintenanceDrained, true, v1alpha1.ReasonDrained, "")
 	case len(s.drain.ruleProblems) > 0:

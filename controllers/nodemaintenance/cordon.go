@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -73,10 +75,20 @@ func isAnswer(err error) bool {
 	}
 }
 
-// cordonFailedMessage returns the message of the condition Cordoned if Nodes could not be cordoned.
-func (s *scope) cordonFailedMessage() string {
+// cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could. The error may differ each
+// time, and each write of the status is followed by another reconciliation, which tries again: for statusInterval after a write, the
+// message stays that says the same of the first Node.
+func (r *Reconciler) cordonFailed(s *scope) string {
+	if len(s.cordonErrors) == 0 {
+		return ""
+	}
 	names := sets.List(sets.KeySet(s.cordonErrors))
-	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.cordonErrors[names[0]])
+	what := "Node " + names[0] + " cannot be cordoned: "
+	reported := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
+	if reported != nil && strings.HasPrefix(reported.Message, what) && s.now.Before(r.statuses.NextWrite(s.request, s.now, statusInterval)) {
+		return reported.Message
+	}
+	message := what + progress.Describe(s.cordonErrors[names[0]])
 	if more := len(names) - 1; more > 0 {
 		message += " (and " + text.Count(more, "more Node") + ")"
 	}

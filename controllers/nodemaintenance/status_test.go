@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -128,7 +129,7 @@ func TestDrainedAndNotCordoned(t *testing.T) {
 				drain: &drainState{decision: plan.MaintenanceDecision{Drained: true, Nodes: map[string]plan.NodeDecision{"one": {Drained: true}, "two": {Drained: true}}}},
 			}
 			reportNodes(s)
-			reportDrained(s)
+			reportDrained(s, (&Reconciler{}).cordonFailed(s))
 			drained := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 			g.Expect(drained.Status).To(Equal(tc.status))
 			var nodes []bool
@@ -143,11 +144,34 @@ func TestDrainedAndNotCordoned(t *testing.T) {
 	}
 }
 
+func TestCordonErrorThatDiffersEachTime(t *testing.T) {
+	g, r, now := NewWithT(t), &Reconciler{}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
+	// report reports that Nodes could not be cordoned, and stores the status.
+	report := func(after time.Duration, request string, nodes ...string) string {
+		s := &scope{maintenance: m.DeepCopy(), before: m, nodes: []*corev1.Node{{}}, now: now.Add(after), cordonErrors: map[string]error{}}
+		for _, node := range nodes {
+			s.cordonErrors[node] = errors.New("denied request " + request)
+		}
+		reportCordoned(s, r.cordonFailed(s))
+		if reported := s.maintenance.Status.Conditions; !reflect.DeepEqual(reported, m.Status.Conditions) {
+			r.statuses.Record(s.request, s.now)
+		}
+		m = s.maintenance
+		return meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned).Message
+	}
+	g.Expect(report(0, "1", "one")).To(ContainSubstring("denied request 1"))
+	g.Expect(report(time.Millisecond, "2", "one")).To(ContainSubstring("denied request 1"), "R86: each write of the status is followed by a reconciliation")
+	g.Expect(report(5*time.Second, "3", "one")).To(ContainSubstring("denied request 3"), "R86: the message says a later error")
+	g.Expect(report(5*time.Second, "4", "another", "one")).To(ContainSubstring("denied request 4"), "R86: another Node is reported at once")
+	g.Expect(report(5*time.Second, "")).To(BeEmpty())
+}
+
 func TestTooManyNodes(t *testing.T) {
 	for nodes, reason := range map[int]string{5000: v1alpha1.ReasonDraining, 5001: v1alpha1.ReasonTooManyNodesSelected} {
 		t.Run("R81: says why a drain of too many Nodes may not end", func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
-			reportDrained(&scope{maintenance: m, nodes: make([]*corev1.Node, nodes), drain: &drainState{}})
+			reportDrained(&scope{maintenance: m, nodes: make([]*corev1.Node, nodes), drain: &drainState{}}, "")
 			NewWithT(t).Expect(meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained).Reason).To(Equal(reason))
 		})
 	}
