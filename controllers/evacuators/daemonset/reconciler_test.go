@@ -21,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -29,6 +30,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -51,6 +53,34 @@ func TestPodThatABackupRestores(t *testing.T) {
 		g.Expect(r.deletePods(t.Context(), s, onePod{pod: pod}, []v1alpha1.Evacuation{*evacuation.New(pod, nil, 0)})).To(Succeed())
 		g.Expect(s.requeue).To(Equal(expectations.TTL))
 	})
+}
+
+// TestRefusedDeletion: each event of the Evacuation causes another deletion.
+func TestRefusedDeletion(t *testing.T) {
+	drains := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+	for _, tc := range []struct {
+		name   string
+		change func(*v1alpha1.Evacuation)
+		want   bool
+	}{
+		{"E89: another error of a deletion causes no other deletion", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
+		{"E89: another evacuator does", func(e *v1alpha1.Evacuation) {
+			e.Status.Message, e.Status.ActiveEvacuatorClass = "", new("other.example.com")
+		}, true},
+		{"E89: a withdrawal does", func(e *v1alpha1.Evacuation) { evacuation.Withdraw(e); e.Status.Message = "" }, true},
+		{"E89: so does an update without another message", func(*v1alpha1.Evacuation) {}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "log", UID: "1"}}, nil, 0)
+			before.ResourceVersion, before.Status.ActiveEvacuatorClass = "1", new(v1alpha1.EvacuatorClassDaemonSet)
+			daemonset.ReportResult(before, drains, "denied request 1")
+			after := before.DeepCopy()
+			after.ResourceVersion = "2"
+			tc.change(after)
+			got := saysMore{}.Update(event.TypedUpdateEvent[*v1alpha1.Evacuation]{ObjectOld: before, ObjectNew: after})
+			NewWithT(t).Expect(got).To(Equal(tc.want))
+		})
+	}
 }
 
 // connected is a ClusterCache with a connection to a server, whose Nodes are those of a client.

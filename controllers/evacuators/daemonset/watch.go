@@ -4,11 +4,14 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
@@ -32,8 +35,24 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			"daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(daemonset.Tainted),
 		),
 		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
-		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf)),
+		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf), saysMore{}),
 	}
+}
+
+// saysMore drops updates of Evacuations that change only the message. This evacuator writes the error of a deletion that the API server
+// refuses, which may differ each time: each write would be followed by another deletion, without the backoff.
+type saysMore struct {
+	predicate.TypedFuncs[*v1alpha1.Evacuation]
+}
+
+// Update implements predicate.TypedPredicate.
+func (saysMore) Update(e event.TypedUpdateEvent[*v1alpha1.Evacuation]) bool {
+	if e.ObjectOld.Status.Message == e.ObjectNew.Status.Message {
+		return true
+	}
+	said := e.ObjectOld.DeepCopy()
+	said.ResourceVersion, said.Status.Message = e.ObjectNew.ResourceVersion, e.ObjectNew.Status.Message
+	return !apiequality.Semantic.DeepEqual(said, e.ObjectNew)
 }
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
