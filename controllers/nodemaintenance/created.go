@@ -18,7 +18,7 @@ const createdGrace = time.Minute
 
 const (
 	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried, and refused writes at
-	// the end of a maintenance.
+	// the end of a maintenance. The first one is also that of a creation without an answer.
 	minRefusedRetry = 5 * time.Second
 	maxRefusedRetry = time.Minute
 )
@@ -39,7 +39,7 @@ type creation struct {
 	at       time.Time            // time of a refused attempt
 	until    time.Time            // time of the next attempt
 	backoff  time.Duration
-	refused  error // nil: the Evacuation was not refused
+	refused  error // nil: the Evacuation was not refused, and the request was answered
 }
 
 // awaited returns the time of the next attempt to create the Evacuation of a Pod. It returns false if there was no attempt or the next one
@@ -62,11 +62,12 @@ func (c *creations) recordCreated(request workload.Request, e *v1alpha1.Evacuati
 	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e), until: now.Add(createdGrace)})
 }
 
-// recordUnanswered records that an Evacuation may have been created, because the request got no answer. The next attempt is due.
-func (c *creations) recordUnanswered(request workload.Request, e *v1alpha1.Evacuation) {
+// recordUnanswered records that an Evacuation may have been created, because the request got no answer. Until the next attempt, that counts
+// as a refusal.
+func (c *creations) recordUnanswered(request workload.Request, e *v1alpha1.Evacuation, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e)})
+	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e), at: now, until: now.Add(minRefusedRetry), refused: err})
 }
 
 // identityOf returns an Evacuation with what identifies it and its Pod.
@@ -124,9 +125,9 @@ func (c *creations) refusals(request workload.Request, pods map[types.UID]bool) 
 	for pod, last := range c.last[request] {
 		wanted, exists := pods[pod]
 		switch {
-		case !exists, last.refused != nil && !wanted:
+		case !exists, last.refused != nil && last.sent == nil && !wanted:
 			delete(c.last[request], pod)
-		case last.refused != nil:
+		case last.refused != nil && wanted:
 			refused[pod] = last.refused
 			if retryAt.IsZero() || last.until.Before(retryAt) {
 				retryAt = last.until

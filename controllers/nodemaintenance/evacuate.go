@@ -191,6 +191,8 @@ func (r *Reconciler) observePods(ctx context.Context, s *scope, c *planinput.Com
 
 // applyTargets creates Evacuations for the targets on this NodeMaintenance's Nodes, and withdraws from those of other Pods, except the kept
 // ones. A refused write does not delay the others: the status names the Pod or the Evacuation, and the write is retried after a backoff.
+// One without an answer does not delay the next steps either: a webhook that hangs for the Evacuations of one Namespace must not keep the
+// Pods of others from being deleted before the drain timeout.
 func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept sets.Set[types.UID]) error {
 	after, err := r.scheduleReplacements(ctx, s, targets)
 	if err != nil {
@@ -214,6 +216,10 @@ func (r *Reconciler) applyTargets(ctx context.Context, s *scope, targets, kept s
 	var retryAt time.Time
 	if s.drain.createErrors, retryAt = r.created.refusals(s.request, existing); len(s.drain.createErrors) > 0 {
 		s.requeueBy(retryAt)
+	}
+	if err != nil && !workload.IsNotConnected(err) && !workload.IsPaused(err) {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to request Evacuations")
+		s.unanswered, err = err, nil
 	}
 	return err
 }
@@ -306,7 +312,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			return nil
 		}
 		if !isAnswer(err) && !setaside.Is(err) {
-			r.created.recordUnanswered(s.request, e)
+			r.created.recordUnanswered(s.request, e, errors.Cause(err), r.Clock.Now())
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
 		r.recordRefused(ctx, s, pod.object, err)

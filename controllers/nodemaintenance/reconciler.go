@@ -105,6 +105,7 @@ type scope struct {
 	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
 	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
 	refusals     refusals                // of what must be done before the maintenance has ended
+	unanswered   error                   // of a request about an Evacuation that got no answer
 	joined       map[string]*metav1.Time // see joinedAt
 	drain        *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
 	observation  workload.Observation    // of the Pods
@@ -132,17 +133,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
 		"NodeMaintenance", klog.KRef("", request.Object.Name)))
 	s := &scope{request: request, before: &v1alpha1.NodeMaintenance{}, now: r.Clock.Now()}
-	err := r.reconcile(ctx, s)
+	return r.result(s, r.reconcile(ctx, s))
+}
+
+// result records how a reconciliation has ended, and returns when the next one follows.
+func (r *Reconciler) result(s *scope, err error) (reconcile.Result, error) {
 	if err != nil || s.suspended { // the Pods have not been evaluated
-		r.Clusters.WithdrawConfirmation(request)
-		r.Clusters.ForgetProgress(request)
+		r.Clusters.WithdrawConfirmation(s.request)
+		r.Clusters.ForgetProgress(s.request)
 	}
-	refused := s.refusals.first()
-	if refused != nil {
+	failed := cmp.Or(s.refusals.first(), s.unanswered)
+	if failed != nil {
 		s.requeueBy(s.now.Add(refusedBackoff(s)))
 	}
 	if !workload.IsNotConnected(err) && !workload.IsPaused(err) {
-		r.Clusters.Failures.Record(request, cmp.Or(err, refused), s.now)
+		r.Clusters.Failures.Record(s.request, cmp.Or(err, failed), s.now)
 	}
 	if err != nil {
 		return workload.Result(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -409,6 +410,44 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 			deleted := apierrors.IsNotFound(stored.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}))
 			g.Expect(deleted).To(Equal(cordonError == nil))
 		}
+	})
+}
+
+// TestUnansweredCreation: the admission webhook of a tenant hangs for longer than the timeout of the client.
+func TestUnansweredCreation(t *testing.T) {
+	t.Run("E81: a request for an Evacuation that gets no answer does not keep the drain from its next steps", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		stored := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				if object.GetNamespace() == "hangs" {
+					return &url.Error{Op: "Post", URL: "https://workload", Err: context.DeadlineExceeded}
+				}
+				return c.Create(ctx, object, options...)
+			},
+		}).Build()
+		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
+		m, targets, pods := maintenanceOf("m", "one"), sets.New[types.UID](), []drainedPod{}
+		for _, namespace := range []string{"hangs", "web"} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(namespace)}, Spec: corev1.PodSpec{NodeName: "one"}}
+			pods = append(pods, drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod})
+			targets.Insert(pod.UID)
+		}
+		s := &scope{
+			request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: time.Now(),
+			nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{},
+			drain: &drainState{pods: map[string][]drainedPod{"one": pods}, budgets: func() *budgets.Index { return budgets.NewIndex(nil, nil) }},
+		}
+		g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
+		result, err := r.result(s, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.RequeueAfter).To(Equal(minRefusedRetry))
+		failure := r.Clusters.Failures.Record(s.request, errors.New("again"), s.now.Add(time.Second))
+		g.Expect(failure.Since).To(BeTemporally("==", s.now), "M57: the condition of the Machine says it if it lasts")
+		created := &v1alpha1.EvacuationList{}
+		g.Expect(stored.List(t.Context(), created)).To(Succeed())
+		g.Expect(created.Items).To(ConsistOf(HaveField("Namespace", "web")))
+		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "E57: it may exist")
+		g.Expect(s.drain.createErrors).To(HaveKey(types.UID("hangs")), "the status names the Pod")
 	})
 }
 
