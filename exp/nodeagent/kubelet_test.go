@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -112,6 +113,18 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		g.Eventually(keeper.State, 10*time.Second).Should(HaveField("DelayMax", 30*time.Second), "a file with a later name sets a shorter delay")
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
+	})
+	t.Run("S78: a logind that allows any delay shortens none", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		lock, err := syscall.Dup(0)
+		g.Expect(err).NotTo(HaveOccurred())
+		keeper := keeperOn(t, &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(math.MaxUint64), "Inhibit": dbus.UnixFDIndex(lock),
+		}})
+		keeper.DelayFor(time.Minute, "")
+		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("Held", true), HaveField("Problem", "")))
+		g.Expect(shutdown.Budget(shutdown.Defaults(), keeper.State().DelayMax)).To(Equal(30 * time.Second))
 	})
 	t.Run("S6: during a shutdown, the agent ignores a drop-in that logind reads then: it applies to the next one", func(t *testing.T) {
 		t.Parallel()

@@ -5,6 +5,7 @@ package logind
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -373,9 +374,10 @@ func reload(ctx context.Context, conn *dbus.Conn) error {
 	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }
 
+// delayMax returns the maximum delay that logind allows. For "infinity", logind answers the highest number.
 func delayMax(logind dbus.BusObject) (time.Duration, error) {
 	micros, err := property[uint64](logind, "InhibitDelayMaxUSec")
-	return time.Duration(micros) * time.Microsecond, err //nolint:gosec // 292 years
+	return time.Duration(min(micros, math.MaxInt64/1000)) * time.Microsecond, err //nolint:gosec // at most 292 years
 }
 
 func property[T any](object dbus.BusObject, name string) (T, error) {
