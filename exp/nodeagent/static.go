@@ -152,7 +152,7 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 }
 
 func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map[string]bool) error {
-	restored, err := a.Manifests.Release(r)
+	replaced, err := a.Manifests.Release(r)
 	if err != nil {
 		return err
 	}
@@ -161,11 +161,11 @@ func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map
 	if r.Name == "" {
 		pod = "its static Pod, which the invalid record of the manifest does not name"
 	}
-	if restored {
+	if replaced == "" {
 		a.recordEvent(ctx, corev1.EventTypeNormal, eventReleased, "The maintenance is complete: released manifest "+r.File+"; the kubelet runs "+pod)
 	} else {
 		a.recordEvent(ctx, corev1.EventTypeWarning, eventReplaced,
-			"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+r.File+".replaced")
+			"The maintenance is complete: kept manifest "+r.File+", which was recreated during the maintenance, and saved the held manifest as "+replaced)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ package manifests
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -159,39 +160,47 @@ func (s Store) Finish(r hold.Record) error {
 }
 
 // Release moves a held manifest back and removes its record. If the kubelet's directory has another file of that name by now, that file
-// stays, the held one is renamed to <name>.replaced, and restored is false.
-func (s Store) Release(r hold.Record) (restored bool, err error) {
-	restored = true
+// stays, and the held one gets the name that Release returns: <name>.replaced, or <name>.<number>.replaced if there are earlier ones.
+func (s Store) Release(r hold.Record) (replaced string, err error) {
 	if r.Moved {
-		if restored, err = s.restore(r.File); err != nil {
-			return false, err
+		if replaced, err = s.restore(r.File); err != nil {
+			return "", err
 		}
 	}
 	if err := s.sync(); err != nil {
-		return restored, err
+		return replaced, err
 	}
 	if err := os.Remove(s.heldPath(r.File + recordSuffix)); err != nil && !os.IsNotExist(err) {
-		return restored, errors.Wrapf(err, "removing the record of manifest %s", r.File)
+		return replaced, errors.Wrapf(err, "removing the record of manifest %s", r.File)
 	}
-	return restored, s.sync()
+	return replaced, s.sync()
 }
 
 // restore uses a hard link, because a rename would replace an existing file. After a power cut in between, both names refer to one file.
-func (s Store) restore(file string) (restored bool, err error) {
+func (s Store) restore(file string) (replaced string, err error) {
 	held, place := s.heldPath(file), filepath.Join(s.Dir, file)
 	switch err := os.Link(held, place); {
 	case err == nil:
 	case !os.IsExist(err):
-		return false, errors.Wrapf(err, "releasing the manifest %s", file)
+		return "", errors.Wrapf(err, "releasing the manifest %s", file)
 	default:
 		heldInfo, heldErr := os.Lstat(held)
 		placeInfo, placeErr := os.Lstat(place)
 		if heldErr == nil && placeErr == nil && os.SameFile(heldInfo, placeInfo) {
 			break
 		}
-		return false, errors.Wrapf(os.Rename(held, s.heldPath(file+".replaced")), "renaming the replaced manifest %s", file)
+		replaced = file + ".replaced"
+		for i := 2; exists(s.heldPath(replaced)); i++ {
+			replaced = fmt.Sprintf("%s.%d.replaced", file, i)
+		}
+		return replaced, errors.Wrapf(os.Rename(held, s.heldPath(replaced)), "renaming the replaced manifest %s", file)
 	}
-	return true, errors.Wrapf(os.Remove(held), "releasing the manifest %s", file)
+	return "", errors.Wrapf(os.Remove(held), "releasing the manifest %s", file)
+}
+
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
 }
 
 // sync flushes both directories to disk.

@@ -48,8 +48,8 @@ func held(t *testing.T, s manifests.Store) hold.Record {
 
 func release(t *testing.T, s manifests.Store, r hold.Record, want bool) {
 	t.Helper()
-	if restored, err := s.Release(r); err != nil || restored != want {
-		t.Errorf("restored: %t, %v", restored, err)
+	if replaced, err := s.Release(r); err != nil || (replaced == "") != want {
+		t.Errorf("replaced: %q, %v", replaced, err)
 	}
 	if records, err := s.Records(); err != nil || len(records) != 0 {
 		t.Errorf("records remain: %v, %v", records, err)
@@ -105,6 +105,23 @@ func TestStore(t *testing.T) {
 			t.Errorf("%s, %v", content, err)
 		}
 	})
+	t.Run("S79: keeps the manifests of several maintenances in which they were recreated", func(t *testing.T) {
+		s, file := store(t)
+		for _, recreated := range []string{manifest + "# 2\n", manifest + "# 3\n", manifest + "# 4\n"} {
+			r := held(t, s)
+			if err := os.WriteFile(file, []byte(recreated), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			release(t, s, r, false)
+		}
+		for name, want := range map[string]string{
+			"web.yaml.replaced": manifest, "web.yaml.2.replaced": manifest + "# 2\n", "web.yaml.3.replaced": manifest + "# 3\n",
+		} {
+			if content, err := os.ReadFile(filepath.Join(s.Dir, ".held-by-node-maintenance", name)); err != nil || string(content) != want {
+				t.Errorf("%s: %s, %v", name, content, err)
+			}
+		}
+	})
 	t.Run("S74: restores a manifest that an earlier version of the agent holds, and whose name is that of a record", func(t *testing.T) {
 		s, file := store(t)
 		if err := os.Rename(file, file+".record"); err != nil {
@@ -128,8 +145,8 @@ func TestStore(t *testing.T) {
 		if err := s.Hold(hold.Manifest{File: "web.yaml", Name: "web"}); err != nil {
 			t.Fatal(err)
 		}
-		if restored, err := s.Release(r); err != nil || !restored {
-			t.Errorf("restored: %t, %v", restored, err)
+		if replaced, err := s.Release(r); err != nil || replaced != "" {
+			t.Errorf("replaced: %q, %v", replaced, err)
 		}
 		if content, err := os.ReadFile(file + ".record.tmp"); err != nil || string(content) != manifest {
 			t.Errorf("%s, %v", content, err)
