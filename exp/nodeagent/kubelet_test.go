@@ -148,12 +148,13 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 	t.Run("S61: the kubelet is started again after a cancelled shutdown, also without the API server, and if systemd refuses that at first", func(t *testing.T) {
 		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}
 		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
+		g.Expect(agent.State.SetKubeletStopped(true)).To(Succeed())
 		agent.Keeper = keeperOn(t, bus)
 		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			agent.revert(t.Context(), &podTermination{agent: agent, stopsKubelet: true})
+			agent.revert(t.Context(), &podTermination{agent: agent})
 		}()
 		g.Eventually(func() int { return bus.calls("StartUnit") }, 5*time.Second).Should(BeNumerically(">", 1), "this kubelet may have to run the API server")
 		server.setProxy(0)
@@ -180,6 +181,34 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 		g.Eventually(agent.State.Shutdown, 5*time.Second).Should(HaveField("Cancelled", false))
 		before := starts()
 		g.Eventually(starts).Should(BeNumerically(">", before))
+	})
+}
+
+func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
+	t.Run("S80: the kubelet is started when a shutdown is cancelled in which the agent has stopped it and ended, and only once", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "StartUnit": dbus.ObjectPath("/job"),
+		}}
+		agent.Keeper = keeperOn(t, bus)
+		withoutRuntime(t, agent)
+		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		ctx, end := context.WithCancel(t.Context())
+		agent.terminatePods(ctx, time.Second)
+		end()
+		g.Expect(bus.calls("StopUnit")).To(BeNumerically(">", 0))
+
+		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
+		keeper := keeperOn(t, second)
+		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
+		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
+		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
+		g.Eventually(agent.State.KubeletStopped, 5*time.Second).Should(BeFalse())
+		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
+		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(Equal(1))
 	})
 }
 

@@ -88,7 +88,7 @@ func (a *Agent) revert(ctx context.Context, termination *podTermination) {
 	var starting sync.WaitGroup
 	defer starting.Wait()
 	starting.Go(func() {
-		for termination.stop(ctx); termination.stopsKubelet; termination.stop(ctx) {
+		for termination.stop(ctx); a.State.KubeletStopped(); termination.stop(ctx) {
 			if pause(ctx, cleanupInterval); ctx.Err() != nil || a.Keeper.State().Preparing {
 				return
 			}
@@ -251,10 +251,7 @@ type podTermination struct {
 	agent    *Agent
 	cancel   context.CancelFunc
 	finished chan struct{}
-	// stopsKubelet is true if the termination has asked systemd to stop the kubelet, until stop has started it again. It may be read when
-	// the termination has finished.
-	stopsKubelet bool
-	starting     failureLog
+	starting failureLog
 }
 
 func (e *podTermination) done() bool {
@@ -279,11 +276,11 @@ func (e *podTermination) start(ctx context.Context, remaining time.Duration) {
 	e.finished = finished
 	go func() {
 		defer close(finished)
-		e.stopsKubelet = e.agent.terminatePods(ctx, remaining) || e.stopsKubelet
+		e.agent.terminatePods(ctx, remaining)
 	}()
 }
 
-// stop stops the termination and starts the kubelet if the termination stops it. If it cannot start the kubelet, the next call tries again.
+// stop stops the termination and starts the kubelet if the agent has stopped it. If it cannot start the kubelet, the next call tries again.
 // Containers that have received SIGTERM still terminate.
 func (e *podTermination) stop(ctx context.Context) {
 	if e.cancel != nil {
@@ -291,18 +288,14 @@ func (e *podTermination) stop(ctx context.Context) {
 		<-e.finished
 		e.cancel = nil
 	}
-	if e.stopsKubelet {
-		err := e.agent.Keeper.StartKubelet(ctx)
-		e.starting.log(ctx, err, "Failed to start the kubelet, retrying")
-		e.stopsKubelet = err != nil
-	}
+	e.starting.log(ctx, e.agent.State.startKubelet(ctx, e.agent.Keeper), "Failed to start the kubelet, retrying")
 }
 
 // terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the remaining
 // time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running. While the
 // runtime does not list its Pods, terminatePods tries once to terminate those that it listed last. A kubelet that cannot be stopped
 // restarts the Pods, so terminatePods then terminates them only once.
-func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (stopsKubelet bool) {
+func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
 	port, stoppable := a.port(), !a.observed.Kubelet.Elsewhere
@@ -314,7 +307,12 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (sto
 	}
 	pods, err := a.otherPods(ctx)
 	if err == nil && len(pods) == 0 {
-		return false
+		return
+	}
+	if stoppable { // before it is stopped: this process may end at any time
+		if err := a.State.SetKubeletStopped(true); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to store that the kubelet is stopped")
+		}
 	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
 	listing, stopping := failureLog{}, failureLog{}
@@ -334,7 +332,6 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) (sto
 			break
 		}
 	}
-	return stoppable
 }
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {

@@ -38,6 +38,7 @@ const (
 	kubeletFile  = "kubelet.json"
 	configFile   = "config.json"
 	readyFile    = "ready"
+	stoppedFile  = "kubelet-stopped"
 )
 
 // Shutdown returns the stored shutdown, or nil.
@@ -101,6 +102,26 @@ func (s State) Ready() bool {
 // SetReady stores whether the agent is ready.
 func (s State) SetReady(ready bool) error { return s.write(readyFile, ready) }
 
+// KubeletStopped reports whether the agent has stopped the kubelet, or tried to, and has not started it again.
+func (s State) KubeletStopped() bool {
+	stopped := false
+	return s.read(stoppedFile, &stopped) && stopped
+}
+
+// SetKubeletStopped stores whether the agent has stopped the kubelet.
+func (s State) SetKubeletStopped(stopped bool) error { return s.write(stoppedFile, stopped) }
+
+// startKubelet starts the kubelet if the agent has stopped it.
+func (s State) startKubelet(ctx context.Context, keeper *logind.Keeper) error {
+	if !s.KubeletStopped() {
+		return nil
+	}
+	if err := keeper.StartKubelet(ctx); err != nil {
+		return err
+	}
+	return s.SetKubeletStopped(false)
+}
+
 func (s State) read(name string, into any) bool {
 	content, err := os.ReadFile(filepath.Join(s.Dir, name)) //nolint:gosec // the names are constants
 	return err == nil && json.Unmarshal(content, into) == nil
@@ -120,10 +141,11 @@ func (s State) write(name string, value any) error {
 
 // KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended
 // during a shutdown, because logind grants no new locks then. KeepLock releases its lock after the agent has released its own, or at
-// the deadline. config applies until the agent has stored the configuration of the Node.
+// the deadline. If the shutdown is cancelled, KeepLock starts the kubelet if the agent has stopped it: without the kubelet, nothing
+// restarts an agent whose process has ended. config applies until the agent has stored the configuration of the Node.
 func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *logind.Keeper) {
 	go keeper.Run(ctx)
-	changed := keeper.Changed()
+	changed, starting := keeper.Changed(), failureLog{}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -135,7 +157,10 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 			config = *stored
 			keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 		}
-		if !keeper.State().Preparing {
+		if lock := keeper.State(); !lock.Preparing {
+			if lock.Known {
+				starting.log(ctx, state.startKubelet(ctx, keeper), "Failed to start the kubelet after a cancelled shutdown, retrying")
+			}
 			continue
 		}
 		start := time.Now()

@@ -399,6 +399,25 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "z-regular")
 	})
 
+	t.Run("S80: the kubelet runs again, and restarts the agent, if a shutdown is cancelled after the agent has stopped the kubelet and was killed", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "orphan"})
+		pod := realnode.NewPod("x-slow", "20s", realnode.Grace(60))
+		s.run(node, pod)
+		s.awaitKnown(node, pod)
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("x-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.Journal().Of(spec.Who)).To(ContainElement("stopped " + spec.Kubelet))
+		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
+		s.Expect(node.CancelShutdown()).To(Succeed())
+		s.Eventually(func() []string { return node.Journal().Of(spec.Who) }, eventually, pace).Should(ContainElement("started " + spec.Kubelet))
+		s.workload.RestoreNetwork()
+		s.Eventually(node.Locks, eventually, pace).Should(Equal([]string{"node-agent", "node-agent-lock"}))
+		s.Expect(node.Off()).To(BeFalse())
+	})
+
 	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
