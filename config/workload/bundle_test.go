@@ -147,6 +147,20 @@ func TestNodeAgentPrivileges(t *testing.T) {
 	})
 }
 
+func TestNodeAgentConfinement(t *testing.T) {
+	t.Run("S81: runs without the AppArmor profile and the SELinux type that keep containers from the system bus and the runtime's socket", func(t *testing.T) {
+		g := NewWithT(t)
+		objects, err := workload.NodeAgent("example.com/agent")
+		g.Expect(err).NotTo(HaveOccurred())
+		agents := &appsv1.DaemonSet{}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[len(objects)-1].Object, agents, true)).To(Succeed())
+		g.Expect(agents.Spec.Template.Spec.SecurityContext).To(Equal(&corev1.PodSecurityContext{
+			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
+			SELinuxOptions:  &corev1.SELinuxOptions{Type: "spc_t"},
+		}))
+	})
+}
+
 func TestNodeAgentNamespace(t *testing.T) {
 	t.Run("S73: the node agent has a separate namespace, which the drain rules know", func(t *testing.T) {
 		g := NewWithT(t)
