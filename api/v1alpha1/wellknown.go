@@ -213,6 +213,9 @@ const (
 	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that
 	// remain on the drained Node, or all Pods without the API server.
 	ReasonNoContainerRuntime = "ContainerRuntimeUnavailable"
+	// ReasonKubeletUnread means that the agent cannot read the configuration and the Pods of the kubelet. It does not know the priorities of
+	// Pods, nor whether the kubelet's graceful shutdown is enabled. The message says why.
+	ReasonKubeletUnread = "KubeletUnavailable"
 	// ReasonKubeletNotStopped means that the agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts
 	// the Pods that the agent terminates. The message says why.
 	ReasonKubeletNotStopped = "KubeletCannotBeStopped"

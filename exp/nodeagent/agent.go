@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -58,6 +59,8 @@ type Observed struct {
 	Requested bool
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
+	// Unread explains why the agent cannot read the kubelet's configuration and Pods. Empty if it can, or could a moment ago.
+	Unread string
 }
 
 // KubeletState is what the agent has observed when the kubelet answered last. It is stored, because a kubelet may not answer during a
@@ -184,13 +187,32 @@ func (a *Agent) port() int32 {
 	return a.node.Status.DaemonEndpoints.KubeletEndpoint.Port
 }
 
-// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown.
+// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown. A
+// kubelet that does not answer is a problem when that has lasted longer than a restart.
 func (a *Agent) pollKubelet(ctx context.Context) {
+	failures := failureLog{}
 	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
 		unknown := a.observeRuntime(ctx)
-		if (unknown || time.Since(last) >= refreshInterval) && a.refresh(ctx) {
+		a.mu.Lock()
+		port := a.port()
+		a.mu.Unlock()
+		if port == 0 || !unknown && time.Since(last) < refreshInterval {
+			continue
+		}
+		err := a.refresh(ctx, port)
+		failures.log(ctx, err, "Failed to read the configuration or the Pods of the kubelet")
+		if err == nil {
 			last = time.Now()
 		}
+		a.mu.Lock()
+		switch {
+		case err == nil:
+			a.observed.Unread = ""
+		case a.observed.Unread == "" && time.Since(last) > 2*refreshInterval: // the text may change with each request
+			a.observed.Unread = err.Error()
+		}
+		a.mu.Unlock()
+		notify(a.nodeChanged)
 	}
 }
 
@@ -222,43 +244,28 @@ func (a *Agent) observeRuntime(ctx context.Context) (unknownPods bool) {
 	})
 }
 
-// refresh stores the configuration of the kubelet and what it reports about its Pods. It returns false if it has failed.
-func (a *Agent) refresh(ctx context.Context) bool {
-	a.mu.Lock()
-	port := a.port()
-	a.mu.Unlock()
-	if port == 0 {
-		return false
-	}
+// refresh stores the configuration of the kubelet and what it reports about its Pods.
+func (a *Agent) refresh(ctx context.Context, port int32) error {
 	// First, so that a kubelet that answers thereafter does not run in the unit that systemd says it does not run.
 	inUnit, unitErr := a.Keeper.RunsKubelet(ctx)
 	graceful, err := a.Kubelet.HasGracefulShutdown(ctx, port)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to read the configuration of the kubelet")
-		return false
+	if err == nil {
+		a.mu.Lock()
+		a.observed.Kubelet = a.observed.Kubelet.Observe(graceful, inUnit, unitErr)
+		err = a.State.SetKubelet(a.observed.Kubelet)
+		a.mu.Unlock()
 	}
-	a.mu.Lock()
-	a.observed.Kubelet = a.observed.Kubelet.Observe(graceful, inUnit, unitErr)
-	err = a.State.SetKubelet(a.observed.Kubelet)
-	a.mu.Unlock()
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to store the state of the kubelet")
-	}
-	notify(a.nodeChanged)
-	return a.refreshPods(ctx, port)
+	return utilerrors.NewAggregate([]error{err, a.refreshPods(ctx, port)})
 }
 
-func (a *Agent) refreshPods(ctx context.Context, port int32) bool {
+func (a *Agent) refreshPods(ctx context.Context, port int32) error {
 	pods, err := a.Kubelet.Pods(ctx, port)
-	if err == nil {
-		running, _ := a.Runtime.Pods(ctx) // if the runtime does not answer, those that it listed last
-		shutdown.Remember(pods, a.State.KnownPods(), running)
-		err = a.State.SetKnownPods(pods)
-	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to read the Pods from the kubelet")
+		return err
 	}
-	return err == nil
+	running, _ := a.Runtime.Pods(ctx) // if the runtime does not answer, those that it listed last
+	shutdown.Remember(pods, a.State.KnownPods(), running)
+	return a.State.SetKnownPods(pods)
 }
 
 // reportCondition keeps the condition of the Node and the readiness of the agent's Pod up to date.
@@ -311,6 +318,10 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
 		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
 			"Start the runtime, or fix the agent's flag --container-runtime and its volumes: " + o.Runtime.Problem
+	case o.Unread != "":
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletUnread
+		condition.Message = "The agent delays a shutdown until the Node is drained, but terminates the Pods that remain without regard to their priority, also " +
+			"if the kubelet's graceful shutdown is enabled: it cannot read the kubelet's configuration and Pods. Nodes need kubelet v1.33 or later: " + o.Unread
 	case o.Kubelet.Problem != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletNotStopped
 		condition.Message = "The agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts the Pods that the agent " +

@@ -116,6 +116,13 @@ func TestCondition(t *testing.T) {
 		g.Expect((nodeagent.Observed{Settings: patient, Kubelet: o.Kubelet}).Ready(held)).To(BeTrue(), "it needs no container runtime")
 		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
 	})
+	t.Run("S82: is False while the agent cannot read the kubelet's configuration and Pods", func(t *testing.T) {
+		g := NewWithT(t)
+		o := observed(patient)
+		o.Unread = "requesting /pods from the kubelet: 403 Forbidden"
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletUnread),
+			HaveField("Message", HaveSuffix(o.Unread))))
+	})
 	t.Run("S63: is False and ready where the configuration disables the delay", func(t *testing.T) {
 		g := NewWithT(t)
 		disabled := patient

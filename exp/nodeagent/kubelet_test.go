@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +32,46 @@ func withoutRuntime(t *testing.T, agent *Agent) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
+// withKubelet gives the agent a Node whose kubelet is this server.
+func withKubelet(t *testing.T, agent *Agent, server *httptest.Server) {
+	t.Helper()
+	g := NewWithT(t)
+	address, err := url.Parse(server.URL)
+	g.Expect(err).NotTo(HaveOccurred())
+	port, err := strconv.ParseInt(address.Port(), 10, 32)
+	g.Expect(err).NotTo(HaveOccurred())
+	token := filepath.Join(t.TempDir(), "token")
+	g.Expect(os.WriteFile(token, []byte("token"), 0o600)).To(Succeed())
+	agent.node, agent.Kubelet = nodeOf("u1"), kubelet.New(token)
+	agent.node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+}
+
+func TestKubeletIsUnread(t *testing.T) {
+	t.Run("S82: the agent reports a kubelet that refuses its requests, until it answers them", func(t *testing.T) {
+		t.Parallel()
+		g, answers := NewWithT(t), atomic.Bool{}
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/pods" && !answers.Load() {
+				w.WriteHeader(http.StatusForbidden)
+			}
+			_, _ = w.Write([]byte("{}"))
+		}))
+		t.Cleanup(server.Close)
+		agent := agentOf(t, &apiServer{})
+		withKubelet(t, agent, server)
+		withoutRuntime(t, agent)
+		unread := func() string {
+			agent.mu.Lock()
+			defer agent.mu.Unlock()
+			return agent.observed.Unread
+		}
+		go agent.pollKubelet(t.Context())
+		g.Eventually(unread, 5*time.Second).Should(ContainSubstring("requesting /pods from the kubelet: 403 Forbidden"))
+		answers.Store(true)
+		g.Eventually(unread, 10*time.Second).Should(BeEmpty())
+	})
+}
+
 func TestKubeletIsStopping(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, after string
@@ -48,18 +89,12 @@ func TestKubeletIsStopping(t *testing.T) {
 				_, _ = w.Write([]byte("{}"))
 			}))
 			t.Cleanup(server.Close)
-			address, err := url.Parse(server.URL)
-			g.Expect(err).NotTo(HaveOccurred())
-			port, err := strconv.ParseInt(address.Port(), 10, 32)
-			g.Expect(err).NotTo(HaveOccurred())
-			token := filepath.Join(t.TempDir(), "token")
-			g.Expect(os.WriteFile(token, []byte("token"), 0o600)).To(Succeed())
 			agent := agentOf(t, &apiServer{})
-			agent.node, agent.Keeper, agent.Kubelet = nodeOf("u1"), keeperOn(t, bus), kubelet.New(token)
-			agent.node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+			agent.Keeper = keeperOn(t, bus)
+			withKubelet(t, agent, server)
 			withoutRuntime(t, agent)
 			g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
-			g.Expect(agent.refresh(t.Context())).To(BeTrue())
+			g.Expect(agent.refresh(t.Context(), agent.port())).To(Succeed())
 			g.Expect(agent.State.Kubelet().Elsewhere).To(Equal(tc.want))
 		})
 	}

@@ -302,7 +302,9 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	a.mu.Unlock()
 	if port != 0 {
 		refreshContext, cancel := context.WithTimeout(ctx, min(time.Second, remaining/10))
-		a.refreshPods(refreshContext, port)
+		if err := a.refreshPods(refreshContext, port); err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to read the Pods of the kubelet")
+		}
 		cancel()
 	}
 	pods, err := a.otherPods(ctx)
