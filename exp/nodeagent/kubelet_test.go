@@ -179,6 +179,35 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 	})
 }
 
+func TestDelayThatWasShortened(t *testing.T) {
+	t.Run("S69: a shutdown is delayed for less than logind allows when it begins, also if logind has read its configuration since the lock was taken", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		lock, err := syscall.Dup(0)
+		g.Expect(err).NotTo(HaveOccurred())
+		bus := &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+		}}
+		keeper := keeperOn(t, bus)
+		keeper.DelayFor(time.Minute, "")
+		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
+		bus.set("InhibitDelayMaxUSec", uint64(10_000_000))
+		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		g.Expect(keeper.State().DelayMax).To(Equal(10 * time.Second))
+	})
+	t.Run("S69: the agent acts on a shutdown although logind does not answer this", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000)}}
+		keeper := keeperOn(t, bus)
+		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Known", true))
+		bus.set("InhibitDelayMaxUSec", hangs{})
+		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Preparing", true))
+	})
+}
+
 func TestKubeletIsStartedAgain(t *testing.T) {
 	t.Run("S61: the kubelet is started again after a cancelled shutdown, also without the API server, and if systemd refuses that at first", func(t *testing.T) {
 		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}

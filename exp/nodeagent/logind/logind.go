@@ -272,7 +272,13 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	if !ok {
 		return // not a signal of logind
 	}
-	k.update(func(s *State) { s.Preparing, s.Known = preparing, true })
+	delay, err := delayMax(conn.Object(loginName, loginPath)) // logind may have read its configuration since the lock was taken
+	k.update(func(s *State) {
+		s.Preparing, s.Known = preparing, true
+		if preparing && err == nil {
+			s.DelayMax = delay
+		}
+	})
 	if !preparing && !k.State().Held {
 		k.takeLock(ctx, conn)
 	}
@@ -382,7 +388,10 @@ func delayMax(logind dbus.BusObject) (time.Duration, error) {
 
 func property[T any](object dbus.BusObject, name string) (T, error) {
 	var zero T
-	variant, err := object.GetProperty(manager + "." + name)
+	var variant dbus.Variant
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout) // a logind that hangs must not keep the Keeper from its signals
+	defer cancel()
+	err := object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, manager, name).Store(&variant)
 	if err != nil {
 		return zero, errors.Wrapf(err, "reading %s", name)
 	}
