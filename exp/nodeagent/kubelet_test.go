@@ -277,6 +277,17 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 }
 
 func TestRestartInShutdown(t *testing.T) {
+	t.Run("S61: an agent that restarts in a shutdown does not take it for an earlier one that was cancelled, also if logind allows more time", func(t *testing.T) {
+		g := NewWithT(t)
+		agent := agentOf(t, &apiServer{hangs: true})
+		g.Expect(agent.State.SetShutdown(Shutdown{Since: time.Now().Add(-2 * time.Minute)})).To(Succeed())
+		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": true, "InhibitDelayMaxUSec": uint64(600_000_000)}})
+		agent.Keeper.DelayFor(time.Minute, "")
+		withoutRuntime(t, agent)
+		g.Eventually(agent.Keeper.State).Should(And(HaveField("Known", true), HaveField("DelayMax", 10*time.Minute)))
+		go agent.followShutdowns(t.Context())
+		g.Consistently(agent.State.Shutdown, 500*time.Millisecond).ShouldNot(HaveField("Released", true))
+	})
 	t.Run("S7: without the API server, an agent that has restarted in a shutdown leaves the Pods to the kubelet that terminates them", func(t *testing.T) {
 		g := NewWithT(t)
 		agent := agentOf(t, &apiServer{hangs: true})

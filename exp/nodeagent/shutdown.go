@@ -36,14 +36,14 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 		log.Info("The node shuts down. The configuration disables the delay")
 		return
 	}
+	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	begun := a.State.Shutdown()
-	if !begun.continues(a.Keeper.State()) {
+	if !begun.continues(budget) {
 		begun = &Shutdown{Since: time.Now()}
 		if err := a.State.SetShutdown(*begun); err != nil {
 			log.Error(err, "Failed to store the shutdown")
 		}
 	}
-	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
 	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
 
 	a.setRequested(false)

@@ -28,8 +28,8 @@ type Shutdown struct {
 }
 
 // continues reports whether this is the shutdown in progress, and not one that was cancelled while the agent did not run.
-func (s *Shutdown) continues(lock logind.State) bool {
-	return s != nil && !s.Cancelled && shutdown.Continues(s.Since, time.Now(), lock.DelayMax)
+func (s *Shutdown) continues(budget time.Duration) bool {
+	return s != nil && !s.Cancelled && shutdown.Continues(s.Since, time.Now(), budget)
 }
 
 const (
@@ -167,7 +167,7 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 		budget := shutdown.Budget(config, keeper.State().DelayMax)
 		for keeper.State().Preparing && keeper.Locked() {
 			stored := state.Shutdown()
-			if time.Since(start) >= budget || stored.continues(keeper.State()) && stored.Released {
+			if time.Since(start) >= budget || stored.continues(budget) && stored.Released {
 				klog.FromContext(ctx).Info("Releasing the second lock", "after", time.Since(start))
 				keeper.Release()
 				break
