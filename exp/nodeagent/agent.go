@@ -294,7 +294,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 
 // Ready returns whether the agent can delay a shutdown and terminate Pods, or need not. It is the readiness of the agent's Pod.
 func (o Observed) Ready(lock logind.State) bool {
-	return !o.Settings.Enabled() || lock.Held && (o.Kubelet.TerminatesPods || o.Runtime.Known && o.Runtime.Problem == "")
+	return !o.Settings.Enabled() || lock.Delays() && (o.Kubelet.TerminatesPods || o.Runtime.Known && o.Runtime.Problem == "")
 }
 
 // Condition returns the condition that the agent reports on its Node.
@@ -304,7 +304,7 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	case !o.Settings.Enabled():
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownDelayDisabled
 		condition.Message = strings.TrimSpace("The configuration has a shutdownGracePeriod of 0: the agent does not delay a shutdown. " + o.Settings.Problem)
-	case !lock.Held && !lock.Preparing:
+	case !lock.Delays() && !lock.Preparing:
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
 		condition.Message = "The agent cannot delay a shutdown of the Node: " + lock.Problem
 	case o.Kubelet.TerminatesPods:

@@ -89,6 +89,13 @@ func TestCondition(t *testing.T) {
 		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownConfigInvalid))
 		g.Expect(condition.Message).To(Equal("Cannot use it."))
 	})
+	t.Run("S2: is False where logind allows no delay, although it grants the lock", func(t *testing.T) {
+		g := NewWithT(t)
+		none := logind.State{Held: true, Problem: "logind delays a shutdown for at most 0s"}
+		g.Expect(observed(patient).Condition(none)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonNoSystemBus),
+			HaveField("Message", HaveSuffix(none.Problem))))
+		g.Expect(observed(patient).Ready(none)).To(BeFalse())
+	})
 	t.Run("S60: is neither True nor ready while the container runtime does not answer", func(t *testing.T) {
 		g := NewWithT(t)
 		o := observed(patient)

@@ -52,6 +52,9 @@ type State struct {
 	Problem string
 }
 
+// Delays reports whether a shutdown would be delayed: logind grants locks also if it allows no delay.
+func (s State) Delays() bool { return s.Held && s.DelayMax > 0 }
+
 // Keeper holds a lock, and takes a new one when the lock is lost because the bus or logind has restarted.
 type Keeper struct {
 	// Socket is the path of the system bus's socket.
