@@ -180,7 +180,7 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 }
 
 func TestDelayThatWasShortened(t *testing.T) {
-	t.Run("S69: a shutdown is delayed for less than logind allows when it begins, also if logind has read its configuration since the lock was taken", func(t *testing.T) {
+	t.Run("S69: a shutdown is delayed for less than logind allows when it begins, also if it allowed more when the lock was taken", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
 		lock, err := syscall.Dup(0)

@@ -311,17 +311,12 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	if err == nil && len(pods) == 0 {
 		return
 	}
-	if stoppable { // before it is stopped: this process may end at any time
-		if err := a.State.SetKubeletStopped(true); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to store that the kubelet is stopped")
-		}
-	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
 	listing, stopping := failureLog{}, failureLog{}
 	for attempted, stopped := false, !stoppable; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
 		listing.log(ctx, err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying until the deadline")
 		if !stopped {
-			stopErr := a.Keeper.StopKubelet(ctx)
+			stopErr := a.stopKubelet(ctx)
 			stopping.log(ctx, stopErr, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
 			stopped = stopErr == nil
 		}
@@ -334,6 +329,14 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 			break
 		}
 	}
+}
+
+// stopKubelet stores that the kubelet is stopped, and stops it. It stores this first: the process of the agent may end at any time.
+func (a *Agent) stopKubelet(ctx context.Context) error {
+	if err := a.State.SetKubeletStopped(true); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to store that the kubelet is stopped")
+	}
+	return a.Keeper.StopKubelet(ctx)
 }
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {

@@ -399,7 +399,7 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "z-regular")
 	})
 
-	t.Run("S80: the kubelet runs again, and restarts the agent, if a shutdown is cancelled after the agent has stopped the kubelet and was killed", func(t *testing.T) {
+	t.Run("S80: the kubelet runs again, and restarts the agent, if a shutdown is cancelled after the agent has stopped it and was killed", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "orphan"})
 		pod := realnode.NewPod("x-slow", "20s", realnode.Grace(60))

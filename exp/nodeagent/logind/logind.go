@@ -386,7 +386,7 @@ func reload(ctx context.Context, conn *dbus.Conn) error {
 // delayMax returns the maximum delay that logind allows. For "infinity", logind answers the highest number.
 func delayMax(logind dbus.BusObject) (time.Duration, error) {
 	micros, err := property[uint64](logind, "InhibitDelayMaxUSec")
-	return time.Duration(min(micros, math.MaxInt64/1000)) * time.Microsecond, err //nolint:gosec // at most 292 years
+	return time.Duration(min(micros, math.MaxInt64/1000)) * time.Microsecond, err
 }
 
 func property[T any](object dbus.BusObject, name string) (T, error) {
