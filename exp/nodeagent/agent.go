@@ -59,7 +59,7 @@ type Observed struct {
 	Requested bool
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
-	// Unread explains why the agent cannot read the kubelet's configuration and Pods. Empty if it can, or could a moment ago.
+	// Unread explains why the agent has never read the kubelet's configuration and Pods. Empty if it has.
 	Unread string
 }
 
@@ -187,8 +187,8 @@ func (a *Agent) port() int32 {
 	return a.node.Status.DaemonEndpoints.KubeletEndpoint.Port
 }
 
-// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown. A
-// kubelet that does not answer is a problem when that has lasted longer than a restart.
+// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown. That
+// is a problem only if the kubelet has never answered: one that cannot ask the API server who may use its API refuses requests, too.
 func (a *Agent) pollKubelet(ctx context.Context) {
 	failures := failureLog{}
 	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
@@ -208,7 +208,7 @@ func (a *Agent) pollKubelet(ctx context.Context) {
 		switch {
 		case err == nil:
 			a.observed.Unread = ""
-		case a.observed.Unread == "" && time.Since(last) > 2*refreshInterval: // the text may change with each request
+		case last.IsZero() && a.observed.Unread == "": // the text may change with each request
 			a.observed.Unread = err.Error()
 		}
 		a.mu.Unlock()

@@ -123,7 +123,7 @@ func TestCondition(t *testing.T) {
 		g.Expect((nodeagent.Observed{Settings: patient, Kubelet: o.Kubelet}).Ready(held)).To(BeTrue(), "it needs no container runtime")
 		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
 	})
-	t.Run("S82: is False while the agent cannot read the kubelet's configuration and Pods", func(t *testing.T) {
+	t.Run("S82: is False while the agent has not read the kubelet's configuration and Pods", func(t *testing.T) {
 		g := NewWithT(t)
 		o := observed(patient)
 		o.Unread = "requesting /pods from the kubelet: 403 Forbidden"
