@@ -203,6 +203,8 @@ func TestWorkload(t *testing.T) {
 		}
 		_, first := c.Workload(t.Context(), types.NamespacedName{Namespace: "default", Name: "prod"})
 		g.Expect(first).To(MatchError(ContainSubstring("discovering the API of Cluster default/prod")))
+		server.CloseClientConnections()
+		server.Close() // after this, the server has counted all requests
 		sent := requests.Load()
 		_, second := c.Workload(t.Context(), types.NamespacedName{Namespace: "default", Name: "prod"})
 		g.Expect(second).To(MatchError(first))
