@@ -89,6 +89,8 @@ func TestWatch(t *testing.T) {
 			g.Expect(w.Problems()).To(ConsistOf(ContainSubstring("failed to list *v1alpha1.Evacuation: forbidden")))
 			g.Expect(c.Gaps.List()).To(ConsistOf(ContainSubstring("watching *v1.PodDisruptionBudget in context test")))
 		}, time.Minute).Should(Succeed())
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		g.Expect(w.problems).To(HaveKey(subject{kind: "*v1alpha1.Evacuation"}), "an event of one kind does not end the problem of another")
 		g.Expect(lists.Load()).To(BeEquivalentTo(1), "the watch of NodeMaintenances is not started again because of budgets")
 	})
