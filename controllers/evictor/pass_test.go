@@ -505,8 +505,9 @@ func TestEvictionThatWaitsForTheRateLimit(t *testing.T) {
 		"E23: evicts a Pod whose eviction has waited for the rate limit":                                      {func(*WithT, *pass) {}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for two seconds
 			g, requests := NewWithT(t), atomic.Int32{}
-			v, p, candidates := passOverTwoPods(t, workload.Limits{QPS: 2, Burst: 1}, func(w http.ResponseWriter, _ *http.Request) {
+			v, p, candidates := passOverTwoPods(t, workload.Limits{QPS: 0.5, Burst: 1}, func(w http.ResponseWriter, _ *http.Request) {
 				requests.Add(1)
 				http.Error(w, "", http.StatusForbidden)
 			})
