@@ -27,6 +27,6 @@ func TestOutput(t *testing.T) {
 				}
 			}
 		}()
-		g.Eventually(written).WithTimeout(10 * time.Second).Should(Receive(MatchError(syscall.EAGAIN)))
+		g.Eventually(written).WithTimeout(time.Minute).Should(Receive(MatchError(syscall.EAGAIN)))
 	})
 }

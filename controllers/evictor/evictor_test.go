@@ -62,7 +62,7 @@ func TestBegin(t *testing.T) {
 		g.Consistently(passes, 10*time.Millisecond).ShouldNot(Receive())
 		g.Expect(v.begin(t.Context(), p, pod)).To(BeTrue())
 		fakeClock.Step(budgets.EvictionHangsAfter)
-		g.Eventually(passes).Should(Receive(Equal(p.cluster)))
+		g.Eventually(passes).WithTimeout(time.Minute).Should(Receive(Equal(p.cluster)))
 		v.end(p, pod)
 	})
 }

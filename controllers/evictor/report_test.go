@@ -180,7 +180,7 @@ func TestReportsThatFailBesideAConflict(t *testing.T) {
 			if name == p.subjects["changed"].evacuation.Name {
 				return apierrors.NewConflict(schema.GroupResource{Resource: "evacuations"}, name, nil)
 			}
-			g.Eventually(func() bool { return p.state.reports.of("changed").IsZero() }).Should(BeFalse(), "it conflicts first")
+			g.Eventually(func() bool { return p.state.reports.of("changed").IsZero() }).WithTimeout(time.Minute).Should(BeFalse(), "it conflicts first")
 			return errors.New("etcdserver: request is too large")
 		})
 		var logged []string

@@ -3,6 +3,7 @@ package evictor
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	testingclock "k8s.io/utils/clock/testing"
@@ -25,11 +26,11 @@ func TestShutdownGate(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- l.Start(ctx) }()
 			stop()
-			g.Eventually(now.HasWaiters).Should(BeTrue(), "it waits")
+			g.Eventually(now.HasWaiters).WithTimeout(time.Minute).Should(BeTrue(), "it waits")
 			g.Expect(l.begin()).To(BeFalse(), "no eviction may start")
 			g.Expect(ended).NotTo(Receive())
 			tc.proceed(l, now)
-			g.Eventually(ended).Should(Receive(BeNil()))
+			g.Eventually(ended).WithTimeout(time.Minute).Should(Receive(BeNil()))
 		})
 	}
 }

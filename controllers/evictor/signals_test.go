@@ -167,7 +167,7 @@ func TestStartSignals(t *testing.T) {
 			}}
 			v.startSignals(t.Context(), p, index, waiting)
 			if tc.lists > 0 {
-				g.Eventually(read).Should(Receive())
+				g.Eventually(read).WithTimeout(time.Minute).Should(Receive())
 			}
 			v.startSignals(t.Context(), p, index, waiting)
 			g.Expect(lists()).To(Equal(tc.lists))
@@ -232,7 +232,7 @@ func TestReadThatHangs(t *testing.T) {
 			g.Expect(p.nextTry).To(BeZero())
 		}
 		close(answer)
-		g.Eventually(read).Should(Receive())
+		g.Eventually(read).WithTimeout(time.Minute).Should(Receive())
 		v.startSignals(t.Context(), p, index, waiting)
 		g.Expect(p.nextTry).To(Equal(now.Add(receiversInterval)))
 		g.Expect(p.state.signals.all()).To(BeEmpty())

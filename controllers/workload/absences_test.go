@@ -66,12 +66,12 @@ func TestDaemonSetThatCannotExist(t *testing.T) {
 			defer stop()
 			w.absences = newAbsences(ctx, daemonSetReader(from), func() {})
 			go w.daemonSets.RunWithContext(ctx)
-			g.Eventually(w.daemonSets.HasSynced).Should(BeTrue())
+			g.Eventually(w.daemonSets.HasSynced).WithTimeout(time.Minute).Should(BeTrue())
 			g.Eventually(func(g Gomega) { // the Pod is decided about: evicted, and deleted before the drain timeout if onTimeout is Delete
 				podType, known := rules.PodTypeOf(pod, w.DaemonSetExists)
 				g.Expect(known).To(BeTrue())
 				g.Expect(podType).To(Equal(v1alpha1.PodTypeDefault))
-			}).WithTimeout(5 * time.Second).Should(Succeed())
+			}).WithTimeout(time.Minute).Should(Succeed())
 		})
 	}
 }

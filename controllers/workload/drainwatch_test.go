@@ -148,7 +148,7 @@ func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {
 	}
 	const unknown, absent, present = "exists: false, known: false", "exists: false, known: true", "exists: true, known: true"
 	g.Expect(state("agent")).To(Equal(unknown), "before the first list")
-	g.Eventually(w.daemonSets.HasSynced).Should(BeTrue())
+	g.Eventually(w.daemonSets.HasSynced).WithTimeout(time.Minute).Should(BeTrue())
 
 	g.Expect(state("agent")).To(Equal(unknown), "E66: the watch may not have delivered it yet")
 	answers["agent"] <- "uid-of-agent"
@@ -158,12 +158,12 @@ func TestDaemonSetsThatAreNotInTheCache(t *testing.T) {
 	g.Eventually(changed).WithTimeout(time.Minute).Should(Receive(), "to ask again")
 	g.Expect(state("agent")).To(Equal(unknown), "E66: it could not be read")
 	source.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "agent", UID: "uid-of-agent"}})
-	g.Eventually(func() string { return state("agent") }).Should(Equal(present))
+	g.Eventually(func() string { return state("agent") }).WithTimeout(time.Minute).Should(Equal(present))
 
 	for former, answer := range map[string]types.UID{"deleted": "", "recreated": "another"} {
 		g.Expect(state(former)).To(Equal(unknown))
 		answers[former] <- answer
-		g.Eventually(changed).Should(Receive())
+		g.Eventually(changed).WithTimeout(time.Minute).Should(Receive())
 		g.Expect(state(former)).To(Equal(absent), "M8: the API server says that it no longer exists: %s", former)
 	}
 }
@@ -227,16 +227,16 @@ func TestUpdatesThatAffectDecisions(t *testing.T) {
 			_, err := tc.watch.addHandler()
 			g.Expect(err).NotTo(HaveOccurred())
 			go tc.watch.informer.RunWithContext(t.Context())
-			g.Eventually(listed).Should(Receive(), "the first list")
+			g.Eventually(listed).WithTimeout(time.Minute).Should(Receive(), "the first list")
 			for _, update := range tc.updates {
 				source.Modify(update.DeepCopy())
 			}
 			last := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "last"}}
 			source.Add(last)
 			for range tc.changes {
-				g.Eventually(changes).Should(Receive(HaveField("Name", "one")))
+				g.Eventually(changes).WithTimeout(time.Minute).Should(Receive(HaveField("Name", "one")))
 			}
-			g.Eventually(changes, time.Second).Should(Receive(HaveField("Name", "last")))
+			g.Eventually(changes).WithTimeout(time.Minute).Should(Receive(HaveField("Name", "last")))
 			kept, _, err := tc.watch.informer.GetStore().GetByKey("one")
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(kept.(*metav1.PartialObjectMetadata).Annotations).To(BeEmpty())

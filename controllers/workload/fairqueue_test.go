@@ -196,7 +196,7 @@ func TestFairQueueShutsDown(t *testing.T) {
 				})
 			}
 			g, ended := NewWithT(t), make(chan struct{})
-			g.Eventually(begun.Load).Should(BeNumerically(">", workers))
+			g.Eventually(begun.Load).WithTimeout(time.Minute).Should(BeNumerically(">", workers))
 			queue.ShutDown()
 			go func() {
 				running.Wait()

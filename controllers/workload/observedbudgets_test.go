@@ -52,12 +52,12 @@ func TestLossIsKnownWithTheDeletion(t *testing.T) {
 	_, known := w.Budgets()
 	g.Expect(known).To(BeFalse(), "E55: nothing was listed")
 	g.Expect(w.startShared()).To(Succeed())
-	g.Eventually(func() bool { _, known := w.Budgets(); return known }).Should(BeTrue())
+	g.Eventually(func() bool { _, known := w.Budgets(); return known }).WithTimeout(time.Minute).Should(BeTrue())
 	g.Expect(w.budgets.GetStore().Delete(pdbOf("web", "web"))).To(Succeed()) // as the informer does before the event of the deletion arrives
 	pdbs, _ := w.Budgets()
 	g.Expect(pdbs).To(HaveLen(1), "E55: the Pod would be evicted before its loss is known")
 	source.Delete(pdbOf("web", "web"))
-	g.Eventually(func() int { pdbs, _ := w.Budgets(); return len(pdbs) }).Should(BeZero())
+	g.Eventually(func() int { pdbs, _ := w.Budgets(); return len(pdbs) }).WithTimeout(time.Minute).Should(BeZero())
 	_, lost := w.LossOf(pod)
 	g.Expect(lost).To(BeTrue(), "E55")
 }

@@ -36,7 +36,7 @@ func TestWatchesRestartForAnObjectThatAppearsWhileTheyStop(t *testing.T) {
 	d.start(w)
 	g.Expect(w.running.Load()).NotTo(BeNil())
 	g.Expect(d.stop(w)).To(BeTrue())
-	g.Eventually(w.running.Load).ShouldNot(BeNil(), "the handler of the object has started them again")
+	g.Eventually(w.running.Load).WithTimeout(time.Minute).ShouldNot(BeNil(), "the handler of the object has started them again")
 	w.isNeeded = func() bool { return true }
 	g.Expect(d.stop(w)).To(BeFalse())
 	g.Expect(w.running.Load()).NotTo(BeNil())

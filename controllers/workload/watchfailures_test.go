@@ -51,8 +51,8 @@ func TestWatchFailure(t *testing.T) {
 		clusters := &Clusters{clock: now, watches: map[types.NamespacedName]*connectedWatch{cluster: {drainWatch: w}}}
 		g.Expect(w.observe("owner", []string{"n1"})).To(Succeed())
 
-		g.Eventually(refused.Load).Should(BeNumerically(">", 0))
-		g.Eventually(func() error { return w.failures.Get(listing + listedPods("n1")).Err }).Should(HaveOccurred())
+		g.Eventually(refused.Load).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
+		g.Eventually(func() error { return w.failures.Get(listing + listedPods("n1")).Err }).WithTimeout(time.Minute).Should(HaveOccurred())
 		g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
 		now.Step(persistAfter)
 		g.Expect(clusters.WatchFailure(cluster, "n1")).To(MatchError("listing the Pods of Node n1: pods is forbidden"))

@@ -93,7 +93,7 @@ func TestKubeletIsStopping(t *testing.T) {
 			agent.Keeper = keeperOn(t, bus)
 			withKubelet(t, agent, server)
 			withoutRuntime(t, agent)
-			g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 			g.Expect(agent.refresh(t.Context(), agent.port())).To(Succeed())
 			g.Expect(agent.State.Kubelet().Elsewhere).To(Equal(tc.want))
 		})
@@ -114,10 +114,10 @@ func TestSystemdHangs(t *testing.T) {
 			keeper := keeperOn(t, &systemBus{answers: map[string]any{
 				"PreparingForShutdown": true, "GetUnit": dbus.ObjectPath("/kubelet"), "ActiveState": hangs{}, "StopUnit": hangs{},
 			}})
-			g.Eventually(keeper.State).Should(HaveField("Known", true))
+			g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 			asked := make(chan error, 1)
 			go func() { asked <- ask(t.Context(), keeper) }()
-			g.Eventually(asked, 5*time.Second).Should(Receive(HaveOccurred()))
+			g.Eventually(asked).WithTimeout(time.Minute).Should(Receive(HaveOccurred()))
 		})
 	}
 }
@@ -130,7 +130,7 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
-		g.Eventually(func() int { return bus.calls("Inhibit") }, 10*time.Second).Should(BeNumerically(">", 0))
+		g.Eventually(func() int { return bus.calls("Inhibit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
 	})
 	t.Run("S2: the agent uses the time of a drop-in that logind reads after the agent has taken its lock", func(t *testing.T) {
 		t.Parallel()
@@ -143,11 +143,11 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
-		g.Eventually(keeper.State, 10*time.Second).Should(And(HaveField("DelayMax", 5*time.Second), HaveField("Held", true)))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("DelayMax", 5*time.Second), HaveField("Held", true)))
 		bus.set("InhibitDelayMaxUSec", uint64(30_000_000))
-		g.Eventually(keeper.State, 10*time.Second).Should(HaveField("DelayMax", 30*time.Second), "a file with a later name sets a shorter delay")
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("DelayMax", 30*time.Second), "a file with a later name sets a shorter delay")
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
-		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
 	})
 	t.Run("S78: a logind that allows any delay shortens none", func(t *testing.T) {
 		t.Parallel()
@@ -158,7 +158,7 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(math.MaxUint64), "Inhibit": dbus.UnixFDIndex(lock),
 		}})
 		keeper.DelayFor(time.Minute, "")
-		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("Held", true), HaveField("Problem", "")))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("Problem", "")))
 		g.Expect(shutdown.Budget(shutdown.Defaults(), keeper.State().DelayMax)).To(Equal(30 * time.Second))
 	})
 	t.Run("S6: during a shutdown, the agent ignores a drop-in that logind reads then: it applies to the next one", func(t *testing.T) {
@@ -171,9 +171,9 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
-		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Held", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Consistently(keeper.State, 2*time.Second).Should(HaveField("DelayMax", 5*time.Second))
 	})
@@ -190,7 +190,7 @@ func TestDelayThatWasShortened(t *testing.T) {
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, "")
-		g.Eventually(keeper.State, 5*time.Second).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
 		bus.set("InhibitDelayMaxUSec", uint64(10_000_000))
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
 		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
@@ -201,10 +201,10 @@ func TestDelayThatWasShortened(t *testing.T) {
 		g := NewWithT(t)
 		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000)}}
 		keeper := keeperOn(t, bus)
-		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Known", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		bus.set("InhibitDelayMaxUSec", hangs{})
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State, 5*time.Second).Should(HaveField("Preparing", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 	})
 }
 
@@ -214,18 +214,19 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
 		g.Expect(agent.State.SetKubeletStopped(true)).To(Succeed())
 		agent.Keeper = keeperOn(t, bus)
-		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			agent.revert(t.Context(), &podTermination{agent: agent})
 		}()
-		g.Eventually(func() int { return bus.calls("StartUnit") }, 5*time.Second).Should(BeNumerically(">", 1), "this kubelet may have to run the API server")
+		g.Eventually(func() int { return bus.calls("StartUnit") }).WithTimeout(time.Minute).
+			Should(BeNumerically(">", 1), "this kubelet may have to run the API server")
 		server.setProxy(0)
-		g.Eventually(agent.State.Shutdown, 5*time.Second).Should(BeNil(), "the NodeMaintenance is complete")
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(BeNil(), "the NodeMaintenance is complete")
 		g.Expect(done).NotTo(BeClosed())
 		bus.set("StartUnit", dbus.ObjectPath("/job"))
-		g.Eventually(done, 5*time.Second).Should(BeClosed())
+		g.Eventually(done).WithTimeout(time.Minute).Should(BeClosed())
 	})
 	t.Run("S61: a kubelet that could not be started after a cancelled shutdown is started in the next one, before Pods are terminated", func(t *testing.T) {
 		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}
@@ -238,13 +239,13 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
 		}
 		go agent.followShutdowns(t.Context())
-		g.Eventually(func() int { return bus.calls("StopUnit") }, 5*time.Second).Should(BeNumerically(">", 0))
+		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
 		prepare(false)
-		g.Eventually(starts).Should(BeNumerically(">", 0), "systemd refuses it")
+		g.Eventually(starts).WithTimeout(time.Minute).Should(BeNumerically(">", 0), "systemd refuses it")
 		prepare(true)
-		g.Eventually(agent.State.Shutdown, 5*time.Second).Should(HaveField("Cancelled", false))
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Cancelled", false))
 		before := starts()
-		g.Eventually(starts).Should(BeNumerically(">", before))
+		g.Eventually(starts).WithTimeout(time.Minute).Should(BeNumerically(">", before))
 	})
 }
 
@@ -296,7 +297,7 @@ func TestRestartInShutdown(t *testing.T) {
 		agent.Keeper, agent.Manifests = keeperOn(t, bus), manifests.Store{Dir: t.TempDir()}
 		withoutRuntime(t, agent)
 		go agent.Run(t.Context(), shutdown.Defaults())
-		g.Eventually(agent.State.Shutdown, 10*time.Second).Should(HaveField("Released", true))
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Released", true))
 		g.Expect(bus.calls("StopUnit")).To(BeZero())
 	})
 }

@@ -161,18 +161,18 @@ func TestCancelledShutdown(t *testing.T) {
 		go agent.followShutdowns(t.Context())
 		g.Consistently(agent.State.Shutdown, 300*time.Millisecond).ShouldNot(BeNil(), "the shutdown may still be in progress")
 		bus.set("PreparingForShutdown", false)
-		g.Eventually(agent.State.Shutdown, "5s").Should(BeNil())
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(BeNil())
 		g.Expect(server.stage()).To(Equal(v1alpha1.StageComplete))
 	})
 	t.Run("S61: the cancellation is observed also if logind did not answer when it had restarted", func(t *testing.T) {
 		g, bus := NewWithT(t), &systemBus{answers: map[string]any{"PreparingForShutdown": true}}
 		keeper := keeperOn(t, bus)
-		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		bus.set("PreparingForShutdown", nil)
 		bus.signal("/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", ":1.1", ":1.2")
-		g.Eventually(keeper.State).Should(And(HaveField("Preparing", true), HaveField("Known", false)))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", true), HaveField("Known", false)))
 		bus.set("PreparingForShutdown", false)
-		g.Eventually(keeper.State, "5s").Should(And(HaveField("Preparing", false), HaveField("Known", true)))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", false), HaveField("Known", true)))
 	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestConfigurationInShutdown(t *testing.T) {
 		agent.observeNode(t.Context(), nodeOf("u1"))
 		g.Expect(agent.currentSettings().Enabled()).To(BeTrue())
 		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": false}})
-		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		agent.observeNode(t.Context(), nodeOf("u1"))
 		g.Expect(agent.currentSettings().Enabled()).To(BeFalse())
 	})

@@ -201,7 +201,7 @@ func TestRuntime(t *testing.T) {
 			pods, err := runtime.Pods(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(uids(pods)).To(Equal([]string{"agent"}))
-		}, "10s").Should(Succeed())
+		}).WithTimeout(time.Minute).Should(Succeed())
 	})
 
 	t.Run("S60: terminates the Pods that were listed last while the runtime lists none", func(t *testing.T) {
@@ -318,15 +318,16 @@ func TestTerminate(t *testing.T) {
 		server.runs(nil, container("proxy", nil), container("logs", nil), container("app", nil), container("job", nil))
 		terminated := make(chan error, 1)
 		go func() { terminated <- connect(g, socket).Terminate(t.Context(), pod("proxy", "logs")) }()
-		g.Eventually(server.hasDone).Should(ConsistOf("stop app", "stop job"))
+		g.Eventually(server.hasDone).WithTimeout(time.Minute).Should(ConsistOf("stop app", "stop job"))
 		server.ends <- struct{}{} // one of the two ends
 		g.Consistently(server.hasDone, "100ms").Should(HaveLen(2), "a sidecar must wait for all other containers")
 		server.ends <- struct{}{}
-		g.Eventually(server.hasDone).Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs")))
+		g.Eventually(server.hasDone).WithTimeout(time.Minute).Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs")))
 		g.Consistently(server.hasDone, "100ms").Should(HaveLen(3), "a sidecar must wait for those that started later")
 		server.ends <- struct{}{}
-		g.Eventually(server.hasDone).Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs"), Equal("stop proxy")))
+		g.Eventually(server.hasDone).WithTimeout(time.Minute).
+			Should(HaveExactElements(HavePrefix("stop"), HavePrefix("stop"), Equal("stop logs"), Equal("stop proxy")))
 		server.ends <- struct{}{}
-		g.Eventually(terminated).Should(Receive(BeNil()))
+		g.Eventually(terminated).WithTimeout(time.Minute).Should(Receive(BeNil()))
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	eventually = "20s"
+	eventually = "1m"
 	pace       = "20ms"
 )
 
