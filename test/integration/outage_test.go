@@ -347,9 +347,18 @@ func (s *scene) expectTold(machine, message string) {
 // said returns the sequence of status and reason of our condition on a Machine.
 func (s *scene) said(machine string) []string {
 	s.Helper()
+	var said []string
+	for _, condition := range s.conditionsOf(machine) {
+		said = append(said, string(condition.Status)+" "+condition.Reason)
+	}
+	return slices.Compact(said)
+}
+
+// conditionsOf returns the sequence of our condition on a Machine, which may no longer exist.
+func (s *scene) conditionsOf(machine string) (written []metav1.Condition) {
+	s.Helper()
 	events, err := s.fleet.Management.Audit().Since(controlplane.Mark{})
 	s.Expect(err).NotTo(HaveOccurred())
-	var said []string
 	for _, write := range events.WithUserAgent(fleet.ManagerAgent).Verb("patch").Resource("machines", "status").Named(namespace, machine).Succeeded() {
 		var applied struct {
 			Status struct {
@@ -357,11 +366,9 @@ func (s *scene) said(machine string) []string {
 			} `json:"status"`
 		}
 		s.Expect(json.Unmarshal(write.RequestObject, &applied)).To(Succeed())
-		for _, condition := range applied.Status.Conditions {
-			said = append(said, string(condition.Status)+" "+condition.Reason)
-		}
+		written = append(written, applied.Status.Conditions...)
 	}
-	return slices.Compact(said)
+	return written
 }
 
 // disconnected is the time in which the ClusterCache disconnects: after five failed probes, each after 10 s to 15 s.

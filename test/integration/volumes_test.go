@@ -66,8 +66,8 @@ func (s *scene) lastDetach(a *storage.Attacher) {
 	s.deleteMachine("held")
 	s.expectWaitsForVolumes("held", "PersistentVolumeClaims: default/one")
 	s.Eventually(func() string { return s.condition("held").Message }, soon, pace).ShouldNot(ContainSubstring("default/two"))
-	s.Expect(s.node("held").Status.VolumesAttached).To(BeEmpty(),
-		"the attach/detach controller still reports the volume, so this does not test the VolumeAttachment")
+	s.Eventually(func() []corev1.AttachedVolume { return s.node("held").Status.VolumesAttached }, soon, pace).
+		Should(BeEmpty(), "the attach/detach controller still reports the volume, so this does not test the VolumeAttachment")
 	s.detach(a, "one")
 	s.expectGone("held")
 
@@ -194,17 +194,18 @@ func (s *scene) volumeTimeout(a *storage.Attacher) {
 	s.deleteMachine("late")
 	s.expectWaitsForVolumes("late", "default/stuck")
 	s.change("late", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = ptr.To[int32](1) })
-	s.Eventually(func() string { return s.condition("late").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonTimedOut))
-	s.Expect(s.condition("late").Message).To(And(ContainSubstring("nodeVolumeDetachTimeoutSeconds"), ContainSubstring("default/stuck")))
 	s.expectGone("late")
+	written := s.conditionsOf("late")
+	s.Expect(written[len(written)-1]).To(And(HaveField("Reason", v1alpha1.ReasonTimedOut),
+		HaveField("Message", And(ContainSubstring("nodeVolumeDetachTimeoutSeconds"), ContainSubstring("default/stuck")))))
 	s.Expect(excludes(s.released("late"))).To(Equal([]string{"drain", "volumes"}))
 	s.detach(a, "stuck")
 }
 
 func (s *scene) leftover() {
 	s.withVolumes("left")
-	s.run(bare("left", "leftover", mounting("left")))
 	s.create(s.workload.Client, budget("left", 0))
+	s.run(bare("left", "leftover", mounting("left")))
 	s.expectAttached("leftover", "left")
 	s.change("leftover", func(m *clusterv1.Machine) {
 		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
@@ -227,7 +228,6 @@ func (s *scene) silentNode(a *storage.Attacher) {
 	s.deleteMachine("silent")
 	s.expectWaitsForVolumes("silent", "default/lost")
 	s.stopAnswering("silent")
-	s.Eventually(func() map[string]string { return s.machine("silent").Annotations }, soon, pace).ShouldNot(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	s.Expect(excludes(s.released("silent"))).To(Equal([]string{"drain"}), "Cluster API checks whether the Node is reachable")
 	s.expectGone("silent")
 	s.detach(a, "lost")
