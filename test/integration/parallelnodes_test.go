@@ -84,6 +84,7 @@ func schedulableNodes(s *scene) {
 	s.deletePods("r55-x")
 	s.expectTurns("r55-schedulable", []string{"r55-y"}, nil)
 	s.expectCordoned(nodes...)
+	s.expectTargets(1, pods[1])
 	cordons := s.first(s.nodeWrites("r55-y").Where(setsUnschedulable))
 	s.expectOrder(cordons, s.first(s.ours().Resource("evacuations").Verb("create").Where(contains(`"r55-y"`))))
 	s.deletePods("r55-y")
