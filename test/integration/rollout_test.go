@@ -120,8 +120,10 @@ func TestRollouts(t *testing.T) {
 		s.Eventually(func() []string { return s.staged(v1alpha1.StageDrain) }, soon, pace).Should(ConsistOf(first))
 		s.scale("blue", 0)
 		s.expectWaitingForTurn(second...)
-		s.Eventually(func() bool { return time.Since(s.machine(second[0]).DeletionTimestamp.Time) > time.Second }, soon, pace).
-			Should(BeTrue(), "red is deleted in a later second")
+		for _, name := range second {
+			s.Eventually(func() bool { return time.Since(s.machine(name).DeletionTimestamp.Time) > time.Second }, soon, pace).
+				Should(BeTrue(), "red is deleted in a later second")
+		}
 		s.scale("red", 0)
 		s.expectWaitingForTurn(last...)
 		s.expectCordoned(slices.Concat(second, last)...)
