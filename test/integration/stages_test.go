@@ -382,9 +382,10 @@ func humanCordon(s *scene) {
 	s.maintain(nm("r19-idle", idle, ofNodes("r19")))
 	s.setStage("r19-idle", complete)
 	s.expectReleased("r19")
+	s.maintain(nm("r19-later", idle, ofNodes("r19"))) // before it, the watch has delivered that Complete has finished
 	s.setUnschedulable("r19", true)
 	s.Consistently(func() bool { return s.node("r19").Spec.Unschedulable }, aMoment, pace).Should(BeTrue(), "Complete has finished")
-	s.deleteMaintenances("r19-idle")
+	s.deleteMaintenances("r19-idle", "r19-later")
 	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
 }
 
