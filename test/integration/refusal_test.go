@@ -415,10 +415,14 @@ func (r *responses) addAuthorization() {
 // expectNoQuota evicts a Pod although a quota is exceeded.
 func (r *responses) expectNoQuota() {
 	r.Helper()
-	r.createFor(&corev1.ResourceQuota{ObjectMeta: metaNamed("e64", "e64"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+	quota := &corev1.ResourceQuota{ObjectMeta: metaNamed("e64", "e64"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
 		corev1.ResourcePods: resource.MustParse("0"), "count/pods": resource.MustParse("0"), "count/evictions.policy": resource.MustParse("0"),
-	}}})
-	r.Eventually(func() error { return r.workload.Client.Create(r.Context(), bare("e64-more", "e64"), client.DryRunAll) }, soon, pace).
+	}}}
+	r.createFor(quota)
+	more := func() error { return r.workload.Client.Create(r.Context(), bare("e64-more", "e64"), client.DryRunAll) }
+	r.Eventually(more, soon, pace).
 		Should(MatchError(ContainSubstring(" is forbidden: exceeded quota: e64, ")), "by these words, a surge recognizes a quota (E67)")
 	r.Expect(r.evictAs(r.workload.AdminConfig(), namespace, "e64-quota")).To(Succeed())
+	r.Expect(r.workload.Client.Delete(r.Context(), quota)).To(Succeed())
+	r.Eventually(more, soon, pace).Should(Succeed(), "the API server remembers a deleted quota for half a minute")
 }
