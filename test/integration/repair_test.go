@@ -181,7 +181,7 @@ func (s *scene) deleteBundle(kinds ...string) {
 			err := s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object)
 			g.Expect(client.IgnoreNotFound(err)).To(Succeed())
 			g.Expect(err != nil || object.GetUID() != deleted).To(BeTrue())
-		}, soon, pace).Should(Succeed(), "%s %s", object.GetKind(), object.GetName())
+		}, eventually, pace).Should(Succeed(), "%s %s", object.GetKind(), object.GetName())
 	}
 }
 
@@ -194,10 +194,10 @@ func (s *scene) expectBundle() {
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object)).To(Succeed())
 			g.Expect(object.GetDeletionTimestamp()).To(BeNil())
-		}, soon, pace).Should(Succeed(), "%s %s", object.GetKind(), object.GetName())
+		}, eventually, pace).Should(Succeed(), "%s %s", object.GetKind(), object.GetName())
 	}
 	for _, list := range []client.ObjectList{&v1alpha1.NodeMaintenanceList{}, &v1alpha1.EvacuationList{}} {
-		s.Eventually(func() error { return s.workload.Client.List(s.Context(), list) }, soon, pace).Should(Succeed())
+		s.Eventually(func() error { return s.workload.Client.List(s.Context(), list) }, eventually, pace).Should(Succeed())
 	}
 }
 

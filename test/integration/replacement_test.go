@@ -59,7 +59,7 @@ func (s *scene) replacementsReturn(machine string) {
 		g.Expect(s.maintenanceOf(machine).Status.NodeStatuses[0].Blocked).To(SatisfyAll(HaveLen(len(names)),
 			HaveEach(HaveField("Reason", v1alpha1.ReasonReplacementReturned))))
 		g.Expect(s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonReplacementReturned})).To(BeEquivalentTo(len(names)))
-	}, soon, pace).Should(Succeed())
+	}, eventually, pace).Should(Succeed())
 	s.expectEventOn(s.maintenanceOf(machine).Name, "ReplacementReturned", "Deployment default/web")
 
 	// A Pod that replaces no other Pod is not deferred.
@@ -74,7 +74,7 @@ func (s *scene) replacementsReturn(machine string) {
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.Eventually(func() bool {
 		return slices.ContainsFunc(s.evictionsOf("web-"), func(e controlplane.Event) bool { return !e.Requested.Before(scheduled.EvictionTime.Time) })
-	}, soon, pace).Should(BeTrue(), "the eviction at %s", scheduled.EvictionTime)
+	}, eventually, pace).Should(BeTrue(), "the eviction at %s", scheduled.EvictionTime)
 	for prefix, controller := range names {
 		evictions := len(s.evictionsOf(prefix))
 		record := s.replacementsOn(s, machine)[controller]
