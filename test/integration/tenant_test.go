@@ -133,11 +133,14 @@ func (s *scene) thousandEvacuations(tenant client.Client, machine string) {
 	s.Eventually(s.unsettled, eventually, time.Second).Should(BeZero())
 
 	writes := 0
-	s.Eventually(func() bool { // failed Evacuations are deleted next
+	s.Eventually(func(g Gomega) { // failed Evacuations are deleted next
 		before := writes
 		writes = len(s.audited().WithUserAgent(fleet.ManagerAgent).Writes().InNamespace(tenantNamespace))
-		return writes == before
-	}, eventually, 2*time.Second).Should(BeTrue())
+		list := &v1alpha1.EvacuationList{}
+		g.Expect(s.workload.Client.List(s.Context(), list, client.InNamespace(tenantNamespace))).To(Succeed())
+		g.Expect(list.Items).NotTo(ContainElement(HaveField("Annotations", HaveKey("large"))))
+		g.Expect(writes).To(Equal(before))
+	}, eventually, 2*time.Second).Should(Succeed())
 	s.Expect(writes).To(BeNumerically("<=", hostile*maxWritesEach))
 	settled := s.sub(s.T)
 	settled.Consistently(func() controlplane.Events {
