@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -296,6 +297,21 @@ func (s *scene) grant(c client.Client, name, user string) {
 		ObjectMeta: metav1.ObjectMeta{Name: role.Name + "-" + user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	})
+	s.awaitRight(c, user, "", role.Rules[0])
+}
+
+// awaitRight waits until the API server has observed a role of a user and its binding, with which it grants a right.
+func (s *scene) awaitRight(c client.Client, user, namespace string, right rbacv1.PolicyRule) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: right.Verbs[0], Group: right.APIGroups[0], Resource: right.Resources[0],
+			},
+		}}
+		g.Expect(c.Create(s.Context(), review)).To(Succeed())
+		g.Expect(review.Status.Allowed).To(BeTrue(), "%s %v", user, right)
+	}, soon, pace).Should(Succeed())
 }
 
 // readsWithRoles runs the plugin as a user with the roles of config/plugin. The infrastructure of the tests has other API groups, so that
@@ -333,6 +349,7 @@ func (s *scene) readsWithoutNodes() {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "owner"}},
 	})
+	s.awaitRight(s.workload.Client, "owner", namespace, role.Rules[0])
 	config, err := s.workload.ConfigFor("owner")
 	s.Expect(err).NotTo(HaveOccurred())
 	output, stderr, code := s.plugin(config, "why", "pod", s.podsOf("web")[0].Name, "-n", namespace)
