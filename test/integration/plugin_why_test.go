@@ -211,14 +211,12 @@ func (s *scene) explains(machine string) {
 
 func (s *scene) explainsAsConditions(machine string, web *corev1.Pod) {
 	s.Helper()
-	whole := s.why("machine", machine)
-	s.Expect(whole.Condition.Message).To(Equal(s.condition(machine).Message))
-	s.Expect(whole.Answer).To(Equal(whole.Condition.Message))
-	var reasons []string
-	for _, problem := range whole.Problems {
-		reasons = append(reasons, problem.Reason)
-	}
-	s.Expect(reasons).To(ConsistOf("BudgetExhausted", "NeverCompletes"))
+	s.Eventually(func(g Gomega) { // the condition may still change: not all Pods wait from the same moment on
+		whole := s.why("machine", machine)
+		g.Expect(whole.Condition.Message).To(Equal(s.condition(machine).Message))
+		g.Expect(whole.Answer).To(Equal(whole.Condition.Message))
+		g.Expect(whole.Problems).To(ConsistOf(HaveField("Reason", "BudgetExhausted"), HaveField("Reason", "NeverCompletes")))
+	}, soon, pace).Should(Succeed())
 
 	one := s.why("pod", web.Name, "-n", namespace)
 	s.Expect(one.Answer).To(Equal(s.evacuation(web).Status.Message))
