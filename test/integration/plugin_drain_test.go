@@ -51,37 +51,37 @@ func (s *scene) pluginSucceeds(config *rest.Config, args ...string) []string {
 
 func (s *scene) pluginDrainsNode() {
 	s.Helper()
-	s.withNodes("n1")
-	s.run(bare("on-n1", "n1"), bare("kept", "n1", func(pod *corev1.Pod) { pod.Labels["cluster.x-k8s.io/drain"] = "skip" }))
+	s.withNodes("k13")
+	s.run(bare("on-k13", "k13"), bare("kept", "k13", func(pod *corev1.Pod) { pod.Labels["cluster.x-k8s.io/drain"] = "skip" }))
 	admin := s.workload.AdminConfig()
 
-	const object = "nodemaintenance.maintenance.cluster.x-k8s.io/kubectl-n1"
-	s.Expect(s.pluginSucceeds(admin, "cordon", "node", "n1", "--reason", "new disk")).To(Equal([]string{object + " created", "node/n1 cordoned"}))
-	s.expectCordoned("n1")
-	s.Expect(s.stored("kubectl-n1").Spec.Reason).To(Equal("new disk"))
+	const object = "nodemaintenance.maintenance.cluster.x-k8s.io/kubectl-k13"
+	s.Expect(s.pluginSucceeds(admin, "cordon", "node", "k13", "--reason", "new disk")).To(Equal([]string{object + " created", "node/k13 cordoned"}))
+	s.expectCordoned("k13")
+	s.Expect(s.stored("kubectl-k13").Spec.Reason).To(Equal("new disk"))
 	s.Expect(s.evictions()).To(BeEmpty())
 
-	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "--yes")).To(Equal([]string{object + " configured", "node/n1 drained"}))
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-n1"))
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "k13", "--yes")).To(Equal([]string{object + " configured", "node/k13 drained"}))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-k13"))
 	s.Expect(s.pod("kept").DeletionTimestamp).To(BeNil())
-	s.Expect(s.stored("kubectl-n1").Spec.Reason).To(Equal("new disk"))
-	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "--yes")).To(Equal([]string{object + " unchanged", "node/n1 drained"}))
-	_, stderr, code := s.plugin(admin, "cordon", "node", "n1")
+	s.Expect(s.stored("kubectl-k13").Spec.Reason).To(Equal("new disk"))
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "k13", "--yes")).To(Equal([]string{object + " unchanged", "node/k13 drained"}))
+	_, stderr, code := s.plugin(admin, "cordon", "node", "k13")
 	s.Expect(code).To(Equal(1))
 	s.Expect(stderr).To(ContainSubstring("stages only move forward"))
 
-	s.Expect(s.pluginSucceeds(admin, "complete", "node", "n1")).To(Equal([]string{object + " deleted", "node/n1 completed"}))
-	s.expectReleased("n1")
-	_, stderr, code = s.plugin(admin, "complete", "node", "n1")
+	s.Expect(s.pluginSucceeds(admin, "complete", "node", "k13")).To(Equal([]string{object + " deleted", "node/k13 completed"}))
+	s.expectReleased("k13")
+	_, stderr, code = s.plugin(admin, "complete", "node", "k13")
 	s.Expect(code).To(Equal(1))
-	s.Expect(stderr).To(ContainSubstring("there is no NodeMaintenance kubectl-n1"))
+	s.Expect(stderr).To(ContainSubstring("there is no NodeMaintenance kubectl-k13"))
 	s.expectInvariants()
 }
 
 func (s *scene) pluginDrainsTogether() {
 	s.Helper()
-	s.withNodes("n1", "n2")
-	s.run(bare("on-n1", "n1"), bare("on-n2", "n2"))
+	s.withNodes("k46-1", "k46-2")
+	s.run(bare("on-k46-1", "k46-1"), bare("on-k46-2", "k46-2"))
 	admin := s.workload.AdminConfig()
 	settings := func(content string) string {
 		file := filepath.Join(s.TempDir(), "settings.yaml")
@@ -89,7 +89,7 @@ func (s *scene) pluginDrainsTogether() {
 		return file
 	}
 	for content, says := range map[string]string{"surge: Always": `unknown field "surge"`, "stage: Idle": "must not have the field stage"} {
-		_, stderr, code := s.plugin(admin, "drain", "node", "n1", "--yes", "--spec", settings(content))
+		_, stderr, code := s.plugin(admin, "drain", "node", "k46-1", "--yes", "--spec", settings(content))
 		s.Expect(code).To(Equal(2))
 		s.Expect(stderr).To(ContainSubstring(says))
 	}
@@ -97,31 +97,31 @@ func (s *scene) pluginDrainsTogether() {
 	s.Expect(code).To(Equal(2), stderr)
 
 	const object = "nodemaintenance.maintenance.cluster.x-k8s.io/rack"
-	drain := []string{"drain", "node", "n1", "n2", "--together", "rack", "--max-parallel", "1", "--yes", "--spec", settings(`
+	drain := []string{"drain", "node", "k46-1", "k46-2", "--together", "rack", "--max-parallel", "1", "--yes", "--spec", settings(`
 evacuation: {surge: IfSingleReplica}
 drainRules: []
 drainPlan: [{podType: Default, podPriority: 1000}]
 excludeFromLoadBalancers: true
 `)}
 	s.Expect(s.pluginSucceeds(admin, drain...)).To(Equal([]string{object + " created", "nodemaintenance/rack drained"}))
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-n1", "on-n2"))
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-k46-1", "on-k46-2"))
 	spec := s.stored("rack").Spec
-	s.Expect(spec.NodeSelector).To(Equal(v1alpha1.SelectNodes("n1", "n2")))
+	s.Expect(spec.NodeSelector).To(Equal(v1alpha1.SelectNodes("k46-1", "k46-2")))
 	s.Expect(spec.MaxParallelNodes.IntValue()).To(Equal(1))
 	s.Expect(spec.Evacuation.Surge).To(Equal(v1alpha1.SurgeIfSingleReplica))
 	s.Expect(spec.DrainRules).To(BeEmpty())
 	s.Expect(spec.DrainPlan).To(HaveLen(1))
 	s.Expect(spec.ExcludeFromLoadBalancers).To(BeTrue())
 	s.Expect(s.pluginSucceeds(admin, drain...)).To(Equal([]string{object + " unchanged", "nodemaintenance/rack drained"}))
-	s.Expect(s.pluginSucceeds(admin, "drain", "node", "n1", "n2", "--together", "rack", "--yes", "--spec", settings("excludeFromLoadBalancers: false"))[0]).
+	s.Expect(s.pluginSucceeds(admin, "drain", "node", "k46-1", "k46-2", "--together", "rack", "--yes", "--spec", settings("excludeFromLoadBalancers: false"))[0]).
 		To(Equal(object + " configured"))
 	s.Expect(s.stored("rack").Spec.Evacuation.Surge).To(Equal(v1alpha1.SurgeIfSingleReplica), "what the file does not name stays")
-	_, stderr, code = s.plugin(admin, "drain", "node", "n1", "--together", "rack", "--yes")
+	_, stderr, code = s.plugin(admin, "drain", "node", "k46-1", "--together", "rack", "--yes")
 	s.Expect(code).To(Equal(1))
-	s.Expect(stderr).To(ContainSubstring("NodeMaintenance rack does not select exactly Node n1"))
-	s.Expect(s.pluginSucceeds(admin, "complete", "node", "n1", "--together", "rack")).To(Equal([]string{object + " deleted", "nodemaintenance/rack completed"}))
-	s.expectReleased("n1")
-	s.expectReleased("n2")
+	s.Expect(stderr).To(ContainSubstring("NodeMaintenance rack does not select exactly Node k46-1"))
+	s.Expect(s.pluginSucceeds(admin, "complete", "node", "k46-1", "--together", "rack")).To(Equal([]string{object + " deleted", "nodemaintenance/rack completed"}))
+	s.expectReleased("k46-1")
+	s.expectReleased("k46-2")
 	s.expectInvariants()
 }
 
@@ -158,22 +158,22 @@ func (s *scene) pluginDrainsMachine() {
 
 func (s *scene) pluginAsks() {
 	s.Helper()
-	s.withNodes("n1")
-	_, stderr, code := s.plugin(s.workload.AdminConfig(), "drain", "node", "n1")
+	s.withNodes("k15")
+	_, stderr, code := s.plugin(s.workload.AdminConfig(), "drain", "node", "k15")
 	s.Expect(code).To(Equal(2))
 	s.Expect(stderr).To(ContainSubstring("--yes"))
-	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "n1", "--yes", "--max-parallel", "1", "--wait=false")
+	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "k15", "--yes", "--max-parallel", "1", "--wait=false")
 	s.Expect(code).To(Equal(2))
 	s.Expect(stderr).To(ContainSubstring("--max-parallel needs --wait"))
 	_, stderr, code = s.plugin(s.workload.AdminConfig(), "drain", "node", "absent", "--yes")
 	s.Expect(code).To(Equal(3))
 	s.Expect(stderr).To(ContainSubstring("there is no Node absent"))
 
-	s.Expect(s.answers("n\n", "drain", "node", "n1")).To(Equal(1))
-	s.Expect(s.answers("\x03", "drain", "node", "n1")).To(Equal(130), "Ctrl-C at the question")
+	s.Expect(s.answers("n\n", "drain", "node", "k15")).To(Equal(1))
+	s.Expect(s.answers("\x03", "drain", "node", "k15")).To(Equal(130), "Ctrl-C at the question")
 	s.Expect(s.audited().WithUserAgent(pluginAgent).Writes()).To(BeEmpty())
-	s.Expect(s.answers("y\n", "drain", "node", "n1")).To(BeZero())
-	s.Expect(s.stored("kubectl-n1").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+	s.Expect(s.answers("y\n", "drain", "node", "k15")).To(BeZero())
+	s.Expect(s.stored("kubectl-k15").Spec.Stage).To(Equal(v1alpha1.StageDrain))
 }
 
 // answers runs the plugin on a terminal and types an answer when it asks. The plan must come before the question. It returns the exit code.
@@ -185,7 +185,7 @@ func (s *scene) answers(answer string, args ...string) int {
 	terminal, err := pty.Start(command)
 	s.Expect(err).NotTo(HaveOccurred())
 	screen := gbytes.BufferReader(terminal)
-	s.Eventually(screen, soon, pace).Should(gbytes.Say(`(?s)Node n1.*Drain this Node\? \(y/N\): `))
+	s.Eventually(screen, soon, pace).Should(gbytes.Say(`(?s)Node k15.*Drain this Node\? \(y/N\): `))
 	_, err = terminal.WriteString(answer)
 	s.Expect(err).NotTo(HaveOccurred())
 	_ = command.Wait() // the exit code is what counts
@@ -205,24 +205,26 @@ func (s *scene) pluginCompletes() {
 	for name, target := range map[string]string{"kubectl": tool, "kubectl-node_maintenance": plugin, "kubectl_complete-node_maintenance": plugin} {
 		s.Expect(os.Symlink(target, filepath.Join(bin, name))).To(Succeed())
 	}
-	complete := func(config *rest.Config, args ...string) string { // as the scripts of kubectl for bash, zsh and fish do
-		command := exec.CommandContext(s.Context(), filepath.Join(bin, "kubectl"), append([]string{"__complete", "node-maintenance"}, args...)...)
-		command.Env = append(os.Environ(), "PATH="+bin, "HOME="+bin, "KUBECONFIG="+s.kubeconfigFile(config))
-		output, err := command.Output()
-		s.Expect(err).NotTo(HaveOccurred())
-		return string(output)
+	// completes waits for completions, which the plugin omits if it cannot read them within three seconds.
+	completes := func(config *rest.Config, expected string, args ...string) {
+		s.Helper()
+		s.Eventually(func() (string, error) { // as the scripts of kubectl for bash, zsh and fish do
+			command := exec.CommandContext(s.Context(), filepath.Join(bin, "kubectl"), append([]string{"__complete", "node-maintenance"}, args...)...)
+			command.Env = append(os.Environ(), "PATH="+bin, "HOME="+bin, "KUBECONFIG="+s.kubeconfigFile(config))
+			output, err := command.Output()
+			return string(output), err
+		}, soon, pace).Should(Equal(expected+":4\n"), "%q, and no files", args)
 	}
 	workload, management := s.workload.AdminConfig(), s.fleet.Management.AdminConfig()
-	const noFiles = ":4\n"
-	s.Expect(complete(workload, "drain", "")).To(Equal("machine\nnode\nmachinedeployment\n" + noFiles))
-	s.Expect(complete(workload, "drain", "node", "n")).To(Equal("n1\nn2\n" + noFiles))
-	s.Expect(complete(workload, "drain", "node", "n1", "n")).To(Equal("n2\n" + noFiles))
-	s.Expect(complete(workload, "why", "pod", "-n", namespace, "on")).To(Equal("on-n1\n" + noFiles))
-	s.Expect(complete(workload, "plan", "-o", "")).To(Equal("json\nyaml\nwide\nname\n" + noFiles))
-	s.Expect(complete(management, "plan", "machine", "m")).To(Equal("m1\nm2\n" + noFiles))
-	s.Expect(complete(management, "why", "node", "m")).To(Equal("m1\nm2\n" + noFiles))
-	s.Expect(complete(management, "status", "cluster", "")).To(Equal("c1\n" + noFiles))
-	s.Expect(complete(management, "status", "-n", "kube-s")).To(Equal("kube-system\n" + noFiles))
+	completes(workload, "machine\nnode\nmachinedeployment\n", "drain", "")
+	completes(workload, "n1\nn2\n", "drain", "node", "n")
+	completes(workload, "n2\n", "drain", "node", "n1", "n")
+	completes(workload, "on-n1\n", "why", "pod", "-n", namespace, "on")
+	completes(workload, "json\nyaml\nwide\nname\n", "plan", "-o", "")
+	completes(management, "m1\nm2\n", "plan", "machine", "m")
+	completes(management, "m1\nm2\n", "why", "node", "m")
+	completes(management, "c1\n", "status", "cluster", "")
+	completes(management, "kube-system\n", "status", "-n", "kube-s")
 }
 
 func (s *scene) pluginDrainsInParallel() {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
@@ -51,7 +50,7 @@ func (s *scene) plugin(config *rest.Config, args ...string) (stdout, stderr stri
 	s.Helper()
 	path, err := pluginBinary()
 	s.Expect(err).NotTo(HaveOccurred())
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.Context(), eventually)
 	defer cancel()
 	command := exec.CommandContext(ctx, path, append(args, "--kubeconfig", s.kubeconfigFile(config), "--cache-dir", s.TempDir())...)
 	var out, errOut bytes.Buffer
