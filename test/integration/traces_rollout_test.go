@@ -22,7 +22,7 @@ import (
 
 // precision is how far two accounts of a drain may be apart: the API records times in whole seconds, and watches take seconds on a busy
 // machine.
-const precision = 5 * time.Second
+const precision = 10 * time.Second
 
 // tracedRollout replaces the Machines of a MachineDeployment while the plugin records, and compares three accounts of each drain with the
 // audit logs: the trace, the report of the trace, and the report of the recording.

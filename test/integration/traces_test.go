@@ -4,6 +4,7 @@ import (
 	"net"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,7 +98,14 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	}
 	s.Expect(trace.childrenOf(trace.evacuationOf(refused))).To(ContainElement(And(HaveField("Name", "eviction refused"),
 		HaveField("Tags", HaveKeyWithValue("capnm.reason", v1alpha1.ReasonAdmissionPolicyRefused)))))
-	trace.expectAsAudited(append(append(web, storage...), *refused))
+	trace.expectAsAudited(append(web, *refused), storage)
+	byBudget := trace.where(func(each span) bool {
+		name, _ := each.Tags["k8s.pod.name"].(string)
+		return each.Name == "terminate" && strings.HasPrefix(name, "web-")
+	})
+	for i, eviction := range s.evictionsOf("web-") { // each waits for the replacement of the previous Pod
+		s.Expect(byBudget[i].Tags).To(HaveKeyWithValue("k8s.pod.name", eviction.Name))
+	}
 
 	report := jaeger.report(s, machine.UID)
 	s.Expect(*report).To(And(HaveField("Machine", namespace+"/traced"), HaveField("Nodes", ConsistOf("traced")),
@@ -120,9 +128,9 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = nil })
 }
 
-// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, in the
-// same order, and each begins to terminate and terminates at about the same time.
-func (t *trace) expectAsAudited(pods []corev1.Pod) {
+// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, each begins
+// to terminate and terminates at about the same time, and those of a step begin to terminate after those of all previous steps.
+func (t *trace) expectAsAudited(steps ...[]corev1.Pod) {
 	t.Helper()
 	evicted, deleted := map[string]controlplane.Event{}, map[string]controlplane.Event{}
 	for _, event := range t.evictions().Succeeded() {
@@ -131,25 +139,24 @@ func (t *trace) expectAsAudited(pods []corev1.Pod) {
 	for _, event := range t.audited().Verb("delete").Resource("pods").Succeeded() {
 		deleted[event.Name] = event
 	}
-	t.Expect(evicted).To(HaveLen(len(pods)))
-	terminations := map[string]span{}
-	for i := range pods {
-		name, whole := pods[i].Name, t.evacuationOf(&pods[i])
-		waits := t.childrenOf(whole)
-		last := waits[len(waits)-1]
-		t.Expect(last.Name).To(Equal("terminate"), "%s", waits)
-		t.Expect(last.Start).To(BeTemporally("~", evicted[name].Answered, time.Second), "eviction of %s", name)
-		t.Expect(whole.End).To(BeTemporally("~", deleted[name].Answered, 2*time.Second), "end of %s", name)
-		for i := range waits[1:] {
-			t.Expect(waits[i+1].Start).To(BeTemporally(">=", waits[i].End), "%s", waits)
-		}
-		terminations[name] = last
-	}
-	// Evictions of one budget follow each other. Others may be concurrent, and then have no order.
-	byTime := slices.SortedFunc(slices.Values(t.evictions().Succeeded()), func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })
-	for i := range byTime[1:] {
-		if first, then := byTime[i], byTime[i+1]; then.Requested.Sub(first.Answered) > 200*time.Millisecond {
-			t.Expect(terminations[then.Name].Start).To(BeTemporally(">", terminations[first.Name].Start), "%s after %s", then.Name, first.Name)
+	t.Expect(evicted).To(HaveLen(len(slices.Concat(steps...))))
+	var previous, last time.Time // when the last Pod of the previous steps, and of all steps so far, began to terminate
+	for _, pods := range steps {
+		previous = last
+		for i := range pods {
+			name, whole := pods[i].Name, t.evacuationOf(&pods[i])
+			waits := t.childrenOf(whole)
+			terminates := waits[len(waits)-1]
+			t.Expect(terminates.Name).To(Equal("terminate"), "%s", waits)
+			t.Expect(terminates.Start).To(BeTemporally("~", evicted[name].Answered, precision), "eviction of %s", name)
+			t.Expect(whole.End).To(BeTemporally("~", deleted[name].Answered, precision), "end of %s", name)
+			for i := range waits[1:] {
+				t.Expect(waits[i+1].Start).To(BeTemporally(">=", waits[i].End), "%s", waits)
+			}
+			t.Expect(terminates.Start).To(BeTemporally(">", previous), "%s", name)
+			if terminates.Start.After(last) {
+				last = terminates.Start
+			}
 		}
 	}
 }
@@ -199,7 +206,7 @@ func tracedCrash(s *scene, jaeger *collector) {
 	trace.expectWhole()
 	s.Expect(trace.named("evacuate Pod")).To(HaveLen(len(web) + len(late)))
 	s.Expect(namesOf(trace.childrenOf(trace.one("stage Drain")))).To(Equal([]string{"drain order 0", "drain order 10"}))
-	trace.expectAsAudited(append(web, late...))
+	trace.expectAsAudited(web, late)
 }
 
 func tracedMaintenance(s *scene, jaeger *collector) {
