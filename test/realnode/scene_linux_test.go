@@ -100,6 +100,11 @@ func (s *scene) reachAPIServer() {
 		container.ReadinessProbe.PeriodSeconds = 1
 		return s.workload.Client.Patch(s.Context(), agents, client.MergeFrom(before))
 	}, eventually, pace).Should(Succeed())
+	s.Eventually(func(g Gomega) { // it would replace Pods that it had created from the earlier template, and their tokens would become invalid
+		agents := &appsv1.DaemonSet{}
+		g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, agents)).To(Succeed())
+		g.Expect(agents.Status.ObservedGeneration).To(Equal(agents.Generation))
+	}, eventually, pace).Should(Succeed(), "the DaemonSet controller has observed it")
 }
 
 // configure writes the agents' configuration.

@@ -131,7 +131,7 @@ func TestShutdown(t *testing.T) {
 			"h-exec": {realnode.PreStop(corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/guest", "app", "note", "preStop"}}})},
 			"h-http": {realnode.PreStop(corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt(port)}}),
 				realnode.Env("HOOK_PORT", strconv.Itoa(port))},
-			"h-sleep": {realnode.PreStop(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}})},
+			"h-sleep": {realnode.PreStop(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 10}})},
 			"h-main":  {realnode.Sidecars("h-first", "h-second")},
 		}
 		for name, changes := range hooks {
@@ -148,7 +148,7 @@ func TestShutdown(t *testing.T) {
 		}
 		began, _ := journal.First("h-exec", "preStop")
 		slept, _ := journal.First("h-sleep", "SIGTERM")
-		s.Expect(slept.Sub(began)).To(BeNumerically(">", 3*time.Second), "h-sleep has the same priority as h-exec")
+		s.Expect(slept.Sub(began)).To(BeNumerically(">", 3*time.Second), "h-sleep has the same priority as h-exec, and begins at about the same time")
 		s.expectGraceful(journal, "h-sleep", "h-main", "h-first", "h-second")
 		s.expectOrder(journal, []string{"h-main"}, []string{"h-second"})
 		s.expectOrder(journal, []string{"h-second"}, []string{"h-first"})
@@ -252,15 +252,15 @@ func TestShutdown(t *testing.T) {
 
 	t.Run("S62: reports a kubelet in another unit, and terminates the Pods that remain once, instead of until the deadline", func(t *testing.T) {
 		s := root.sub(t)
+		s.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}")
+		defer s.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
 		node := s.node(realnode.Options{Name: "unit", KubeletUnit: "k3s-agent.service"})
 		s.awaitReason("unit", v1alpha1.ReasonKubeletNotStopped)
 		s.Expect(s.agentCondition(s, "unit").Status).To(Equal(corev1.ConditionFalse))
 		s.create(s.workload.Client, tolerateAll(daemonSet("y-logs", node.Name())))
 		s.awaitStarted(node, "y-logs", 1)
-		start := time.Now()
 		s.Expect(node.PowerButton()).To(Succeed())
-		s.expectGraceful(s.expectPoweredOff(node), "y-logs")
-		s.Expect(time.Since(start)).To(BeNumerically("<", 60*time.Second), "the agent must not wait until the deadline")
+		s.expectGraceful(s.expectPoweredOff(node), "y-logs") // in less than the ten minutes until the deadline
 	})
 
 	t.Run("S61: a restarted agent completes the NodeMaintenance of a shutdown that was cancelled meanwhile, and delays the next one", func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestShutdown(t *testing.T) {
 	t.Run("S2, S6: where logind allows less time than configured, the agent reports it and releases the lock before logind's deadline", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "short", InhibitDelayMax: 10 * time.Second})
-		s.Expect(s.agentCondition(s, "short").Reason).To(Equal(v1alpha1.ReasonDelayedTooShort))
+		s.awaitReason("short", v1alpha1.ReasonDelayedTooShort)
 		s.run(node, realnode.NewPod("s-stuck", "forever", realnode.Grace(600)), realnode.NewPod("s-quick", "500ms"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
@@ -421,7 +421,7 @@ func TestShutdown(t *testing.T) {
 	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
-		slow := realnode.NewPod("b-slow", "8s")
+		slow := realnode.NewPod("b-slow", "20s")
 		critical := realnode.NewPod("b-critical", "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical"))
 		s.run(node, slow, critical)
 		s.awaitKnown(node, slow, critical)
