@@ -85,10 +85,10 @@ func schedulableNodes(s *scene) {
 	s.expectTurns("r55-schedulable", []string{"r55-y"}, nil)
 	s.expectCordoned(nodes...)
 	s.expectTargets(1, pods[1])
-	cordons := s.first(s.nodeWrites("r55-y").Where(setsUnschedulable))
-	s.expectOrder(cordons, s.first(s.ours().Resource("evacuations").Verb("create").Where(contains(`"r55-y"`))))
 	s.deletePods("r55-y")
 	s.Eventually(func() string { return s.drained("r55-schedulable") }, soon, pace).Should(Equal("True Drained"))
+	cordons := s.first(s.nodeWrites("r55-y").Where(setsUnschedulable))
+	s.expectOrder(cordons, s.first(s.ours().Resource("evacuations").Verb("create").Where(contains(`"r55-y"`))))
 	s.deleteMaintenances("r55-schedulable")
 	s.expectReleased(nodes...)
 }

@@ -102,13 +102,13 @@ func finalizerFirst(s *scene) {
 	s.maintain(nm("r11-b", draining, ofNodes("r11-b")))
 	s.expectCordoned("r11-a", "r11-b")
 	s.Eventually(func() []string { return s.targets(s.pod("r11")) }, soon, pace).Should(HaveLen(1))
+	s.deleteMaintenances("r11-a", "r11-b")
 	for _, name := range []string{"r11-a", "r11-b"} {
 		stored := s.first(s.ours().Resource("nodemaintenances").Named("", name).Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
 		s.expectOrder(stored, s.first(s.nodeWrites(name)))
 	}
 	stored := s.first(s.ours().Resource("nodemaintenances").Named("", "r11-b").Where(contains(v1alpha1.MaintenanceCompletionFinalizer)))
 	s.expectOrder(stored, s.first(s.ours().Resource("evacuations").Verb("create")))
-	s.deleteMaintenances("r11-a", "r11-b")
 }
 
 func idleIsDeletedImmediately(s *scene) {
@@ -133,15 +133,14 @@ func deletionCompletes(s *scene) {
 	s.expectReleased("r12")
 	s.expectTargets(0, pod)
 
+	// The object still exists, so its events still cause reconciliations.
+	s.Consistently(func() bool { return s.node("r12").Spec.Unschedulable }, aMoment, pace).Should(BeFalse())
 	written := s.ours().Resource("nodemaintenances").Named("", "r12")
 	completes := s.first(written.Where(contains(`"stage":"Complete"`)))
 	uncordons := s.first(s.nodeWrites("r12").Where(setsSchedulable))
 	releases := written[len(written)-1]
 	s.Expect(removesFinalizer(v1alpha1.MaintenanceCompletionFinalizer)(releases)).To(BeTrue(), "%s", releases.RequestObject)
 	s.expectOrder(completes, uncordons, releases)
-
-	// The object still exists, so its events still cause reconciliations.
-	s.Consistently(func() bool { return s.node("r12").Spec.Unschedulable }, aMoment, pace).Should(BeFalse())
 	s.Expect(s.nodeWrites("r12").Where(setsUnschedulable)).To(HaveLen(1), "the Node is cordoned once")
 	s.Expect(s.stored("r12").Finalizers).To(Equal([]string{keep}))
 	s.Expect(s.workload.Client.Patch(s.Context(), maintenance("r12"), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).

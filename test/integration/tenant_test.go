@@ -164,8 +164,9 @@ func (s *scene) nameOfAnotherPod(node string) {
 	forged.Annotations = map[string]string{v1alpha1.EvacuationNodeAnnotation: node} // so the manager looks the Pod up by its UID
 	s.Expect(user.Create(s.Context(), forged)).To(Succeed())
 	s.expectFailed(forged)
-	failed := s.ours().Resource("evacuations", "status").Named(namespace, forged.Name).Where(contains(v1alpha1.ReasonPodNotFound))
-	s.Expect(failed).To(HaveLen(1))
+	s.Eventually(func() controlplane.Events { // its effect can be observed before it is in the audit log
+		return s.ours().Resource("evacuations", "status").Named(namespace, forged.Name).Where(contains(v1alpha1.ReasonPodNotFound))
+	}, soon, pace).Should(HaveLen(1))
 	s.Expect(s.evictions()).To(BeEmpty())
 }
 
