@@ -185,6 +185,12 @@ func (s *scene) reportsOf(pod *corev1.Pod) []string {
 	return bodies
 }
 
+// expectReport waits for a write of our manager to the status of a Pod's Evacuation that contains two texts. An event may precede it.
+func (s *scene) expectReport(pod *corev1.Pod, reason, why string) {
+	s.Helper()
+	s.Eventually(func() []string { return s.reportsOf(pod) }, soon, pace).Should(ContainElement(And(ContainSubstring(reason), ContainSubstring(why))))
+}
+
 func watchFrom(version string) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: version}
 }

@@ -421,7 +421,7 @@ func (s *scene) appliedSurge() {
 		}
 		if app == "reverted" {
 			s.expectEventOn(app, surge.EventSuperseded, `Field manager "gitops" changed the number of replicas`) // E69
-			s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(string(surge.Edited)), ContainSubstring(`Field manager \"gitops\"`))))
+			s.expectReport(&pod, string(surge.Edited), `Field manager \"gitops\"`)
 		} else {
 			d := read(s, s.workload.Client, keyOf(app), &appsv1.Deployment{})
 			s.Expect(d.Spec.Replicas).To(HaveValue(BeEquivalentTo(2)))
@@ -471,7 +471,7 @@ func (s *scene) refusedSurge() {
 	s.expectEventOn("refused", surge.EventCanceled, why)
 	s.expectEventOn(pod.Name, "NotSurged", why)
 	s.expectScaledBack("refused", 1)
-	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(`"reason":"`+string(surge.ReplicaFailure)+`"`), ContainSubstring(why))))
+	s.expectReport(&pod, `"reason":"`+string(surge.ReplicaFailure)+`"`, why)
 	writes := s.ours().Resource("deployments").Named(namespace, "refused")
 	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
 	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", time.Minute), "a surge that a quota prevents ends after three minutes")
@@ -501,8 +501,8 @@ func (s *scene) endUnschedulable() {
 	s.expectEventOn("full-up", surge.EventCanceled, why)
 	s.Eventually(func() []corev1.Pod { return s.podsOf("full-up") }, soon, pace).Should(ConsistOf(HaveField("Spec.NodeName", "full-1")))
 	pod := s.podsOf("full-up")[0]
-	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring("Adding replicas before Pods are removed"), ContainSubstring(why))), "after 30 s")
-	s.Expect(s.reportsOf(&pod)).To(ContainElement(And(ContainSubstring(`"reason":"`+string(surge.Unschedulable)+`"`), ContainSubstring(why))))
+	s.expectReport(&pod, "Adding replicas before Pods are removed", why) // after 30 s
+	s.expectReport(&pod, `"reason":"`+string(surge.Unschedulable)+`"`, why)
 	s.deleteMaintenances("full-up")
 }
 
