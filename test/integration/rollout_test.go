@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 	infrav1 "github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok/api/infrastructure/v1beta1"
 )
 
@@ -165,7 +166,9 @@ func TestRollouts(t *testing.T) {
 // withMachineDeployment adds a MachineDeployment and waits until its Machines run and have our hook.
 func (s *scene) withMachineDeployment(name string, replicas int32) {
 	s.Helper()
-	s.create(s.fleet.Client, s.cluster.MachineDeployment(name, replicas)...)
+	s.create(s.fleet.Client, s.cluster.MachineDeployment(name, replicas, kwok.With(func(d *clusterv1.MachineDeployment) {
+		deletesNode(&d.Spec.Template.Spec)
+	}))...)
 	s.expectRolled(name, int(replicas))
 }
 

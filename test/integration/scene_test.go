@@ -139,15 +139,19 @@ func (s *scene) patch(c client.Client, object client.Object, change func()) {
 	s.Expect(c.Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
 }
 
-// withMachines adds Machines and waits until they run and have our hook. Their Nodes are deleted however long Cluster API's connection is
-// down: by default it gives up after ten seconds, and its connection may come back later than ours.
+// withMachines adds Machines and waits until they run and have our hook.
 func (s *scene) withMachines(names ...string) {
 	s.Helper()
-	always := kwok.With(func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDeletionTimeoutSeconds = ptr.To[int32](0) })
 	for _, name := range names {
-		s.create(s.fleet.Client, s.cluster.Machine(name, always)...)
+		s.create(s.fleet.Client, s.cluster.Machine(name, kwok.With(func(m *clusterv1.Machine) { deletesNode(&m.Spec) }))...)
 	}
 	s.expectRunning(names...)
+}
+
+// deletesNode lets Cluster API delete the Node of a Machine however long its connection is down: by default it tries only once when ten
+// seconds have passed since the deletion of the Machine, and its connection may come back later than ours.
+func deletesNode(m *clusterv1.MachineSpec) {
+	m.Deletion.NodeDeletionTimeoutSeconds = ptr.To[int32](0)
 }
 
 // expectRunning waits until Machines run and have our hook, and the scheduler can place Pods on their Nodes.

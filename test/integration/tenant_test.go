@@ -62,10 +62,7 @@ func (s *scene) testTenant(tenant client.Client, letter string) {
 	s.Helper()
 	t, all := s.T, s
 	m := func(i int) string { return fmt.Sprintf("%s%d", letter, i) }
-	for i := range 10 {
-		all.create(all.fleet.Client, all.cluster.Machine(m(i+1))...)
-	}
-	all.expectRunning(m(1), m(2), m(3), m(4), m(5), m(6), m(7), m(8), m(9), m(10))
+	all.withMachines(m(1), m(2), m(3), m(4), m(5), m(6), m(7), m(8), m(9), m(10))
 
 	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
 		s := all.sub(t)
