@@ -128,8 +128,8 @@ func tracedDeletion(s *scene, jaeger *collector) {
 	s.setPolicy(func(policy *v1alpha1.MachineDrainPolicy) { policy.Spec.MaxParallelDrains = nil })
 }
 
-// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, each begins
-// to terminate and terminates at about the same time, and those of a step begin to terminate after those of all previous steps.
+// expectAsAudited compares the spans of Pods with the evictions and deletions in the audit log of the API server: the same Pods, each of
+// which begins to terminate and terminates at about the same time. Those of a step begin to terminate after those of all previous steps.
 func (t *trace) expectAsAudited(steps ...[]corev1.Pod) {
 	t.Helper()
 	evicted, deleted := map[string]controlplane.Event{}, map[string]controlplane.Event{}
