@@ -60,8 +60,9 @@ func (s *scene) testPluginWatches() {
 		s.expectWritesNothing()
 		before := controlplane.Events{}
 		s.Eventually(func() int { // it may still begin to watch when it shows the Pods
-			sent := len(s.pluginRequests()) - len(before)
-			before = s.pluginRequests()
+			requests := s.pluginRequests()
+			sent := len(requests) - len(before)
+			before = requests
 			return sent
 		}, eventually, atRest).Should(BeZero())
 		s.Expect(before.Verb("watch")).NotTo(BeEmpty())
