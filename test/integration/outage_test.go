@@ -74,13 +74,14 @@ func TestWorkloadAPIServerOutage(t *testing.T) {
 		before := len(errorLines(s.fleet.Manager.Log()))
 		s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
 		s.deleteMachine("m2")
-		s.Eventually(func() string { return s.condition("m2").Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForWorkloadCluster))
-		s.Expect(s.condition("m2").Message).To(MatchRegexp("last reached at 20.*Z"))
-		s.Expect(s.machine("m2").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+		timesOut := s.machine("m2").DeletionTimestamp.Add(outage)
 		s.Eventually(func(g Gomega) {
 			g.Expect(s.machine("m2").Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
 			g.Expect(s.condition("m2").Reason).To(Equal(v1alpha1.ReasonTimedOut))
 		}, eventually, pace).Should(Succeed())
+		s.Expect(s.conditionsOf("m2")).To(ContainElement(And(
+			HaveField("Reason", v1alpha1.ReasonWaitingForWorkloadCluster), HaveField("Message", MatchRegexp("last reached at 20.*Z")))))
+		s.Expect(s.released("m2").Requested).To(BeTemporally(">=", timesOut))
 		s.Expect(excludes(s.released("m2"))).To(Equal([]string{"drain"}))
 		errors := errorLines(s.fleet.Manager.Log())[before:]
 		s.Expect(len(errors)).To(BeNumerically("<=", maxOutageErrors), strings.Join(errors, "\n"))
