@@ -15,7 +15,7 @@ import (
 )
 
 // patience limits every wait for an expected condition.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	t.Helper()
@@ -67,7 +67,7 @@ func TestComponentsStopAndStart(t *testing.T) {
 	before, err := cluster.Audit().Mark()
 	g.Expect(err).NotTo(HaveOccurred())
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	g.Expect(cluster.StopComponent(ctx, APIServer)).To(Succeed())
 	_, err = namespaces.Get(ctx, "lasting", metav1.GetOptions{})

@@ -69,7 +69,7 @@ func TestResponsesAreCut(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	cluster.CutResponses()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it ends the request also where the API server has not carried it out
 	defer cancel()
 	_, err = remote.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "unanswered"}}, metav1.CreateOptions{})
 	g.Expect(err).To(MatchError(context.DeadlineExceeded))

@@ -60,7 +60,7 @@ func phaseOf(t *testing.T, client kubernetes.Interface, name string) func() (cor
 func TestPodLifecycle(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	_, client := withNode(t, Options{PodReadyDelay: time.Second, PodDeletionDelay: 2 * time.Second})
+	cluster, client := withNode(t, Options{PodReadyDelay: time.Second, PodDeletionDelay: 2 * time.Second})
 
 	created := time.Now()
 	replicas := int32(2)
@@ -91,9 +91,14 @@ func TestPodLifecycle(t *testing.T) {
 	for _, name := range []string{"slow", "quick"} {
 		g.Expect(client.CoreV1().Pods("default").Delete(t.Context(), name, metav1.DeleteOptions{})).To(Succeed())
 	}
-	g.Eventually(phaseOf(t, client, "quick"), patience).Should(BeEquivalentTo("gone"))
-	g.Expect(phaseOf(t, client, "slow")()).To(Equal(corev1.PodRunning), "it goes after two seconds, the other at once")
-	g.Eventually(phaseOf(t, client, "slow"), patience).Should(BeEquivalentTo("gone"))
+	for _, name := range []string{"slow", "quick"} {
+		g.Eventually(phaseOf(t, client, name), patience).Should(BeEquivalentTo("gone"))
+	}
+	events, err := cluster.Audit().Since(Mark{})
+	g.Expect(err).NotTo(HaveOccurred())
+	slow, quick := events.Verb("delete").Resource("pods").Named("default", "slow"), events.Verb("delete").Resource("pods").Named("default", "quick")
+	g.Expect(slow[len(slow)-1].Requested.Sub(slow[0].Requested)).To(BeNumerically(">", time.Second), "it is removed two seconds after its deletion")
+	g.Expect(quick[len(quick)-1].Requested).To(BeTemporally("<", slow[len(slow)-1].Requested), "it is removed at once")
 }
 
 func TestJobCompletes(t *testing.T) {
