@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pkg/errors"
 
@@ -145,7 +146,10 @@ func (c *Core) processSpec(opts Options) (controlplane.ProcessSpec, error) {
 	if opts.Verbosity > 0 {
 		args = append(args, fmt.Sprintf("--v=%d", opts.Verbosity))
 	}
-	return controlplane.ProcessSpec{Name: User, Path: program, Args: append(args, opts.Args...), Ready: c.ready}, nil
+	return controlplane.ProcessSpec{
+		Name: User, Path: program, Args: append(args, opts.Args...), Ready: c.ready,
+		StopTimeout: time.Minute, // it waits up to 30 s for its reconciliations, for example while the network to a workload cluster is cut
+	}, nil
 }
 
 // writeCredentials writes the kubeconfig of a manager and the serving certificate of its webhook
