@@ -66,9 +66,9 @@ func TestKubeletIsUnread(t *testing.T) {
 			return agent.observed.Unread
 		}
 		go agent.pollKubelet(t.Context())
-		g.Eventually(unread, 5*time.Second).Should(ContainSubstring("requesting /pods from the kubelet: 403 Forbidden"))
+		g.Eventually(unread).WithTimeout(time.Minute).Should(ContainSubstring("requesting /pods from the kubelet: 403 Forbidden"))
 		answers.Store(true)
-		g.Eventually(unread, 10*time.Second).Should(BeEmpty())
+		g.Eventually(unread).WithTimeout(time.Minute).Should(BeEmpty())
 	})
 }
 
@@ -193,7 +193,7 @@ func TestDelayThatWasShortened(t *testing.T) {
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
 		bus.set("InhibitDelayMaxUSec", uint64(10_000_000))
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		g.Expect(keeper.State().DelayMax).To(Equal(10 * time.Second))
 	})
 	t.Run("S69: the agent acts on a shutdown although logind does not answer this", func(t *testing.T) {
@@ -258,7 +258,7 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		}}
 		agent.Keeper = keeperOn(t, bus)
 		withoutRuntime(t, agent)
-		g.Eventually(agent.Keeper.State).Should(HaveField("Known", true))
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		ctx, end := context.WithCancel(t.Context())
 		agent.terminatePods(ctx, time.Second)
 		end()
@@ -269,9 +269,9 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
 		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
-		g.Eventually(agent.State.KubeletStopped, 5*time.Second).Should(BeFalse())
+		g.Eventually(agent.State.KubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
 		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State).Should(HaveField("Preparing", true))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(Equal(1))
 	})
@@ -285,7 +285,7 @@ func TestRestartInShutdown(t *testing.T) {
 		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": true, "InhibitDelayMaxUSec": uint64(600_000_000)}})
 		agent.Keeper.DelayFor(time.Minute, "")
 		withoutRuntime(t, agent)
-		g.Eventually(agent.Keeper.State).Should(And(HaveField("Known", true), HaveField("DelayMax", 10*time.Minute)))
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Known", true), HaveField("DelayMax", 10*time.Minute)))
 		go agent.followShutdowns(t.Context())
 		g.Consistently(agent.State.Shutdown, 500*time.Millisecond).ShouldNot(HaveField("Released", true))
 	})
