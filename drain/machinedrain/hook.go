@@ -72,8 +72,8 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 // HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the
 // Machine has the result of the drain, which the manager writes before it removes the hook, or if the Machine was deleted without the hook.
 // The result of a drain in place does not count: the manager removes the annotation that requests such a drain together with the hook. If
-// the API server has refused the condition, an exclude annotation of the release says the same, unless the drain was skipped. policy is nil
-// if no policy selects the Machine.
+// the API server has refused the condition, an exclude annotation of the release says the same, unless the drain was skipped. A Machine
+// that no policy selected before its deletion had no hook. policy is nil if no policy selects the Machine now.
 func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, maintenance lookup.Result[v1alpha1.NodeMaintenance]) bool {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
 	_, wasRequested := m.Annotations[v1alpha1.DrainRequestedAnnotation]
@@ -85,7 +85,7 @@ func HookRemoved(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, main
 		return true
 	}
 	// A Machine that is maintained without deletion has a condition also if no policy selects it, and the manager has removed its hook.
-	return condition != nil && (policy != nil || !MayBeMaintained(m))
+	return condition != nil && condition.Reason != v1alpha1.ReasonNotManaged && (policy != nil || !MayBeMaintained(m))
 }
 
 // WasSkipped reports whether the manager has released a deleted Machine because its Node is not drained, see Skip. The condition says so

@@ -83,8 +83,11 @@ func TestHookRemoved(t *testing.T) {
 			reason: v1alpha1.ReasonMachineDrained, annotations: []string{v1alpha1.DrainRequestedAnnotation, "2026-01-01T00:00:00Z"}, policy: &all, want: true,
 		},
 		"M9: a Machine without condition and NodeMaintenance was deleted without the hook": {policy: &all},
-		"M9: a Machine that no policy selects has a condition because of its stage annotation": {
+		"M9, M149: a Machine that no policy selects has a condition because of its stage annotation": {
 			reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"},
+		},
+		"M149: and had no hook, also if a policy begins to select it after its deletion": {
+			reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}, policy: &all,
 		},
 		"M17: the manager removed the hook of a Machine during its update in place": {
 			reason:      v1alpha1.ReasonMachineDrained,
