@@ -174,11 +174,11 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 // reportHookRemoved reports that another actor has removed the hook of the Machine during the drain. In a Cluster that is being deleted,
 // reconcileRunning has.
 func (r *Reconciler) reportHookRemoved(ctx context.Context, s *scope) error {
-	if !s.cluster.DeletionTimestamp.IsZero() {
+	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
+	if found != v1alpha1.ReasonHookRemoved && !s.cluster.DeletionTimestamp.IsZero() {
 		skipped := s.skip(machinedrain.SkipClusterDeleting)
 		return r.setCondition(ctx, s, machinedrain.ResultCondition(skipped.reason, skipped.message))
 	}
-	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
 	if found != v1alpha1.ReasonHookRemoved {
 		ctrl.LoggerFrom(ctx).Info("Another actor removed the hook of the Machine during the drain")
 		r.events.Event(s.machine, corev1.EventTypeWarning, eventHookRemoved, machinedrain.HookRemovedMessage())

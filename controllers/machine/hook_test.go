@@ -263,10 +263,14 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 func TestHookThatTheManagerHasRemoved(t *testing.T) {
 	for name, tc := range map[string]struct {
 		deleting bool
+		reason   string
 		want     string
 	}{
-		"M148: if the Cluster is being deleted, the manager has removed the hook of its Machine, and no other actor": {true, v1alpha1.ReasonSkipped},
-		"M53: if it is not, another actor has": {false, v1alpha1.ReasonHookRemoved},
+		"M148: if the Cluster is being deleted, the manager has removed the hook of its Machine, and no other actor": {
+			true, v1alpha1.ReasonMachineDraining, v1alpha1.ReasonSkipped,
+		},
+		"M148: that another actor had removed it before stays reported": {true, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonHookRemoved},
+		"M53: if it is not, another actor has":                          {false, v1alpha1.ReasonMachineDraining, v1alpha1.ReasonHookRemoved},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, machine, cluster := NewWithT(t), deletedMachine(), provisionedCluster()
@@ -277,7 +281,7 @@ func TestHookThatTheManagerHasRemoved(t *testing.T) {
 				v1alpha1.MachineStageAnnotation: "Drain", v1alpha1.DrainRequestedAnnotation: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339) + "/m",
 			}
 			machine.Status.Conditions = []metav1.Condition{{
-				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining, LastTransitionTime: metav1.Now(),
+				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason, LastTransitionTime: metav1.Now(),
 			}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
 			drain := machinedrain.Maintenance(machinedrain.Request{
