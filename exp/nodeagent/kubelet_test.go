@@ -260,13 +260,14 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		withoutRuntime(t, agent)
 		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		ctx, end := context.WithCancel(t.Context())
-		agent.terminatePods(ctx, time.Second)
+		go agent.terminatePods(ctx, time.Minute)
+		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
 		end()
-		g.Expect(bus.calls("StopUnit")).To(BeNumerically(">", 0))
 
 		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
 		keeper := keeperOn(t, second)
 		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
 		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
 		g.Eventually(agent.State.KubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
