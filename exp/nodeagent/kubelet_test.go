@@ -265,15 +265,19 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		end()
 
 		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
+		prepare := func(preparing bool) {
+			second.set("PreparingForShutdown", preparing)
+			second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
+		}
 		keeper := keeperOn(t, second)
 		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
-		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
+		prepare(false)
 		g.Eventually(agent.State.KubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
-		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		prepare(true)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
+		prepare(false)
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(Equal(1))
 	})
 }
