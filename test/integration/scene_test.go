@@ -240,11 +240,14 @@ func (s *scene) condition(machine string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// setPolicy changes the policy that the Machines follow.
+// setPolicy changes the policy that the Machines follow, and waits until the manager has observed it, which may observe Machines earlier.
 func (s *scene) setPolicy(change func(*v1alpha1.MachineDrainPolicy)) {
 	s.Helper()
 	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 	s.patch(s.fleet.Client, policy, func() { change(policy) })
+	s.Eventually(func() int64 {
+		return read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Status.ObservedGeneration
+	}, soon, pace).Should(Equal(policy.Generation))
 }
 
 // runOn creates objects and waits until n Pods labelled app are ready on one Node. Meanwhile it cordons the other Nodes. If the scheduler
