@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -24,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 )
 
 const (
@@ -113,7 +115,7 @@ func (s *scene) paused() {
 }
 
 func (s *scene) pausedCluster() {
-	s.pauseCluster(true)
+	s.untilSeen(func() { s.pauseCluster(true) })
 	s.run(bare("resting", "resting"))
 	s.deleteMachine("resting")
 	// Without the pause, the condition of the Machine would change first.
@@ -195,15 +197,14 @@ func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused
 	s.Expect(s.evictions().Names()).To(ConsistOf(slow.Name, free.Name))
 }
 
-// untilSeen changes a Machine or Cluster and waits until our manager has observed it. Watches of the workload cluster could be faster.
+// untilSeen changes a Machine or Cluster and waits until our manager has observed it: watches of the workload cluster could be faster. Then
+// the manager sets its hook on a later Machine of a later Cluster, because each watch delivers changes in order.
 func (s *scene) untilSeen(change func()) {
 	s.Helper()
-	seen := func() float64 {
-		return s.metrics().Sum("controller_runtime_reconcile_total", map[string]string{"controller": "machine"})
-	}
-	before := seen()
 	change()
-	s.Eventually(seen, soon, pace).Should(BeNumerically(">", before))
+	later := kwok.NewCluster("later-" + rand.String(5))
+	s.create(s.fleet.Client, later.Objects()[0], later.Machine(later.Key().Name)[1])
+	s.Eventually(func() map[string]string { return s.machine(later.Key().Name).Annotations }, soon, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
 }
 
 func pauseMachine(name string) func(*scene, bool) {
