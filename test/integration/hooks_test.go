@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
@@ -170,7 +171,7 @@ func (s *scene) pausedInTheMiddle(machine string, pause func(s *scene, paused bo
 		g.Expect(s.evictions()).To(BeEmpty())
 		g.Expect(s.machine(machine).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		g.Expect(s.node(machine).Spec.Unschedulable).To(BeTrue())
-	}, undisturbed, pace).Should(Succeed())
+	}, budgets.LossCounts+undisturbed, pace).Should(Succeed())
 
 	pause(s, false)
 	s.expectGone(machine)
@@ -423,7 +424,7 @@ func (s *scene) heldByHooks() {
 	s.Consistently(func(g Gomega) {
 		g.Expect(s.evictions()).To(HaveLen(1))
 		g.Expect(s.node("foreign").Spec.Unschedulable).To(BeTrue())
-	}, undisturbed, pace).Should(Succeed())
+	}, budgets.LossCounts+undisturbed, pace).Should(Succeed())
 
 	s.create(s.workload.Client, budget("web", 0))
 	s.expectHealthy("web", 2)
