@@ -429,14 +429,17 @@ func (s *scene) heldByHooks() {
 	s.create(s.workload.Client, budget("web", 0))
 	s.expectHealthy("web", 2)
 	const timeout = 2 * time.Second // shorter than the time since the drain began
-	s.change("foreign", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(timeout.Seconds())) })
+	s.change("foreign", func(m *clusterv1.Machine) {
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(timeout.Seconds()))
+		m.Annotations[preTerminateHook] = "" // keeps the NodeMaintenance after the timeout
+	})
 	s.expectHeldByHook("foreign")
 	resumed := time.Now().Truncate(time.Second) // as the start of a drain is recorded
 	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, foreignHook) })
 	s.Eventually(func() *time.Time { return s.maintenanceOf("foreign").DrainStart() }, soon, pace).Should(HaveValue(BeTemporally(">=", resumed)))
-	s.Eventually(func() bool { return s.isGone("foreign") }, eventually, pace).Should(BeTrue())
 	s.Expect(s.released("foreign").Requested).To(BeTemporally(">=", resumed.Add(timeout)))
 	s.Expect(s.evictions()).To(HaveLen(1))
+	s.change("foreign", func(m *clusterv1.Machine) { delete(m.Annotations, preTerminateHook) })
 	s.expectGoneWithPods("foreign")
 }
 
