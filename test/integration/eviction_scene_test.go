@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 
 	. "github.com/onsi/gomega"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -167,14 +168,23 @@ func (s *scene) expectEventIn(c client.Client, name, reason, message string) {
 // released.
 type hangingWebhook struct {
 	prefix   string
+	called   atomic.Bool // with any request
 	asked    chan string
 	released chan struct{}
 }
 
-// hangEvictions starts a webhook for all evictions.
+// hangEvictions starts a webhook for all evictions, and waits until the API server calls it. The API server waits 30 s for a response. On a
+// busy machine, the test may need longer: then the API server refuses the evictions, and the manager repeats them.
 func (s *scene) hangEvictions(prefix string) *hangingWebhook {
 	s.Helper()
-	return s.hang(s.workload.Client, prefix, ofEvictions)
+	s.mayBeRefused("the API server waits 30 s for the webhook")
+	webhook := s.hang(s.workload.Client, prefix, ofEvictions)
+	s.Eventually(func() bool { // the API server observes a webhook after a moment
+		dryRun := &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}}
+		_ = s.workload.Client.SubResource("eviction").Create(s.Context(), bare("probe", ""), dryRun)
+		return webhook.called.Load()
+	}, soon, pace).Should(BeTrue())
+	return webhook
 }
 
 // ofEvictions matches all evictions.
@@ -236,6 +246,7 @@ func (w *hangingWebhook) ServeHTTP(response http.ResponseWriter, request *http.R
 	if review == nil {
 		return
 	}
+	w.called.Store(true)
 	if strings.HasPrefix(review.Request.Name, w.prefix) {
 		w.asked <- review.Request.Name
 		select {
