@@ -190,8 +190,8 @@ func (s *scene) evictionCutOff() {
 	s.expectNoneRefused()
 }
 
-// apiServerKilledInEviction delays all data between the API server and etcd. When etcd has stored the write of the budget, the API server
-// does not know the response yet: it has not begun to delete the Pod.
+// apiServerKilledInEviction delays all data between the API server and etcd from the eviction on. When etcd has stored the write of the
+// budget, the API server does not know the response yet: it has not begun to delete the Pod.
 func (s *scene) apiServerKilledInEviction() {
 	defer s.removeWorkloads()
 	s.mayBeRefused("the API server is killed")
@@ -203,10 +203,13 @@ func (s *scene) apiServerKilledInEviction() {
 	s.expectDisruptionsAllowed("web", 1)
 	pods := s.podsOf("web")
 
-	link.Slow(400 * time.Millisecond)
+	webhook := s.hangEvictions("web-")
+	s.deleteMachine("severed")
+	s.Eventually(webhook.asked, soon).Should(Receive())
+	link.Slow(3 * time.Second)
 	begin, err := s.workload.StoredRevision(s.Context())
 	s.Expect(err).NotTo(HaveOccurred())
-	s.deleteMachine("severed")
+	close(webhook.released)
 	watching, stop := context.WithTimeout(s.Context(), eventually)
 	defer stop()
 	_, err = s.workload.StoredBetween(watching, begin, math.MaxInt64, func(key string) bool {
