@@ -63,7 +63,7 @@ func (s *scene) cleanUp() {
 }
 
 // removeWorkloads deletes the workloads and rules of a scene. Pods are deleted without a grace period, because no kubelet confirms the
-// termination of Pods on a deleted Node. This includes Pods that a controller creates before it observes its own deletion.
+// termination of Pods on a deleted Node. This includes Pods that a ReplicaSet creates before it is deleted, too.
 func (s *scene) removeWorkloads() {
 	s.Helper()
 	inNamespace := client.InNamespace(namespace)
@@ -72,8 +72,11 @@ func (s *scene) removeWorkloads() {
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
 	}
 	s.Eventually(func(g Gomega) {
+		replicaSets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
+		g.Expect(s.workload.Client.List(s.Context(), replicaSets, inNamespace)).To(Succeed())
+		g.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.ReplicaSet{}, inNamespace)).To(Succeed())
 		g.Expect(s.workload.Client.DeleteAllOf(s.Context(), &corev1.Pod{}, inNamespace, client.GracePeriodSeconds(0))).To(Succeed())
-		pods := &corev1.PodList{}
+		g.Expect(replicaSets.Items).To(BeEmpty())
 		g.Expect(s.workload.Client.List(s.Context(), pods, inNamespace)).To(Succeed())
 		g.Expect(pods.Items).To(BeEmpty())
 	}, eventually, pace).Should(Succeed())
