@@ -288,8 +288,7 @@ func unhealthyIsDeleted(s *scene) {
 func terminatingNamespace(s *scene) {
 	s.mayBeRefused("the namespace is being deleted")
 	s.withNodes("e18-ns")
-	doomed := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "doomed"}}
-	s.create(s.workload.Client, doomed)
+	doomed := s.withNamespace("doomed")
 	pod := bare("e18-ns", "e18-ns", withEvacuator)
 	pod.Namespace = doomed.Name
 	s.create(s.workload.Client, pod)

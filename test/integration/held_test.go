@@ -219,7 +219,8 @@ func (s *scene) withoutEvacuations(namespace string) {
 			corev1.ResourceName("count/evacuations." + v1alpha1.GroupVersion.Group): resource.MustParse("0"),
 		}},
 	}
-	s.create(s.workload.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, quota)
+	s.withNamespace(namespace)
+	s.create(s.workload.Client, quota)
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(quota), quota)).To(Succeed())
 		g.Expect(quota.Status.Hard).NotTo(BeEmpty())

@@ -301,6 +301,17 @@ func (s *scene) setUnschedulable(name string, unschedulable bool) {
 	s.patch(s.workload.Client, node, func() { node.Spec.Unschedulable = unschedulable })
 }
 
+// withNamespace adds a namespace and waits until it has its default ServiceAccount, without which the API server rejects Pods.
+func (s *scene) withNamespace(name string) *corev1.Namespace {
+	s.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	s.create(s.workload.Client, namespace)
+	s.Eventually(func() error {
+		return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
+	}, soon, pace).Should(Succeed())
+	return namespace
+}
+
 func (s *scene) podsOf(app string) []corev1.Pod {
 	s.Helper()
 	pods := &corev1.PodList{}
