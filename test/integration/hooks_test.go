@@ -104,8 +104,7 @@ func (s *scene) paused() {
 	s.change("paused", func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" })
 	s.deleteMachine("paused")
 	// Another drain in the same Cluster shows that the manager had enough time.
-	s.create(s.fleet.Client, s.cluster.Machine("other")...)
-	s.expectRunning("other")
+	s.withMachines("other")
 	s.deleteMachine("other")
 	s.expectGone("other")
 	s.Expect(s.machine("paused").Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
@@ -402,8 +401,7 @@ func (s *scene) heldByHooks() {
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.IgnoredPreDrainHooks = []string{"ignored"} })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.IgnoredPreDrainHooks = nil })
 	const ignored = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/ignored"
-	s.create(s.fleet.Client, s.cluster.Machine("unheld")...)
-	s.expectRunning("unheld")
+	s.withMachines("unheld")
 	s.change("unheld", func(m *clusterv1.Machine) { m.Annotations[ignored] = "waits-for-the-drain" })
 	s.run(bare("unheld", "unheld"))
 	s.deleteMachine("unheld")

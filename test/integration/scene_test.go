@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -256,9 +257,13 @@ func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	s.Helper()
 	nodes := &corev1.NodeList{}
 	s.Expect(s.workload.Client.List(s.Context(), nodes)).To(Succeed())
+	cordon := func(other *corev1.Node, unschedulable bool) { // which may be deleted meanwhile
+		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, unschedulable)
+		s.Expect(client.IgnoreNotFound(s.workload.Client.Patch(s.Context(), other.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))).To(Succeed())
+	}
 	for i := range nodes.Items {
 		if nodes.Items[i].Name != node {
-			s.setUnschedulable(nodes.Items[i].Name, true)
+			cordon(&nodes.Items[i], true)
 		}
 	}
 	s.create(s.workload.Client, objects...)
@@ -277,7 +282,7 @@ func (s *scene) runOn(node, app string, n int, objects ...client.Object) {
 	}, eventually, pace).Should(Succeed())
 	for i := range nodes.Items {
 		if nodes.Items[i].Name != node {
-			s.setUnschedulable(nodes.Items[i].Name, nodes.Items[i].Spec.Unschedulable)
+			cordon(&nodes.Items[i], nodes.Items[i].Spec.Unschedulable)
 		}
 	}
 }
