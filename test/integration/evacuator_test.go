@@ -75,7 +75,7 @@ func migratorCrashes(s *scene) {
 }
 
 func migratorForbids(s *scene) {
-	s.migrator("--parts=100", "--behavior=forbid")
+	s.migrator("--parts=10000", "--behavior=forbid")
 	s.withNodes("e9")
 	pod := bare("e9", "e9", migrated)
 	s.run(pod)
@@ -93,7 +93,7 @@ func migratorForbids(s *scene) {
 
 // forbidWithdrawn tests two evacuators that forbid cancellation: one completes, the other one crashes.
 func forbidWithdrawn(s *scene) {
-	process := s.migrator("--parts=100", "--behavior=forbid")
+	process := s.migrator("--parts=10000", "--behavior=forbid")
 	s.withNodes("e31")
 	completes, dies := bare("e31-completes", "e31", withEvacuator), bare("e31-dies", "e31", migrated)
 	completes.Annotations[v1alpha1.EvacuatorPriorityAnnotationPrefix+"next.test"] = "100"
@@ -292,9 +292,12 @@ func podNotFound(s *scene) {
 	e := requestFor(missing)
 	s.create(s.workload.Client, e)
 	s.Eventually(func() *v1alpha1.Evacuation { return s.evacuation(missing) }, soon, pace).Should(BeNil())
+	removed := func() controlplane.Events {
+		return s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
+	}
+	s.Eventually(removed, soon, pace).ShouldNot(BeEmpty(), "its effect can be observed before it is in the audit log")
 	failed := s.ours().Resource("evacuations", "status").Named(namespace, e.Name).Where(contains(v1alpha1.ReasonPodNotFound))
-	removed := s.ours().Resource("evacuations").Named(namespace, e.Name).Verb("delete")
-	s.expectOrder(s.first(failed), s.first(removed))
+	s.expectOrder(s.first(failed), removed()[0])
 }
 
 // podsOfAMoment creates Evacuations immediately after their Pods, on a Node whose Pods are watched.
