@@ -106,7 +106,7 @@ func (k kubectl) follow(guide string, then func(done string) string) string {
 			said += k.run("kubectl apply --validate=strict -f -", content)
 			continue
 		}
-		said += k.run(content, "")
+		said += k.run(strings.ReplaceAll(content, "--timeout=1m", "--timeout="+soon.String()), "")
 		if then != nil {
 			said += then(content)
 		}

@@ -273,7 +273,7 @@ func (s *scene) inherited() {
 		g.Expect(s.node("inherited").Spec.Unschedulable).To(BeFalse())
 		g.Expect(s.evacuation(waiting)).To(BeNil())
 		g.Expect(s.evictions()).To(BeEmpty())
-	}, soon/2, pace).Should(Succeed())
+	}, 30*time.Second, pace).Should(Succeed())
 
 	s.Expect(s.fleet.Client.Delete(s.Context(), invalid)).To(Succeed())
 	s.expectGone("inherited")

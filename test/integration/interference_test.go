@@ -83,7 +83,7 @@ func (s *scene) nodeDeleted() {
 		for i := range evacuations.Items {
 			g.Expect(evacuation.HasInstigator(&evacuations.Items[i], v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(BeFalse(), evacuations.Items[i].Name)
 		}
-	}, soon/2, pace).Should(Succeed(), "before Kubernetes deletes the Pods, which takes 40 s")
+	}, 30*time.Second, pace).Should(Succeed(), "before Kubernetes deletes the Pods, which takes 40 s")
 	s.expectGone("lost")
 	said := s.said("lost")
 	s.Expect(said[len(said)-1]).To(Equal("True Skipped"))

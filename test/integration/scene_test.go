@@ -36,7 +36,7 @@ const (
 
 	// soon is the timeout for a few round trips, eventually the timeout for a drain. Both are generous, because tests assert on order and
 	// counts and never on seconds.
-	soon       = time.Minute
+	soon       = 2 * time.Minute
 	eventually = 4 * time.Minute
 	pace       = 100 * time.Millisecond
 )
