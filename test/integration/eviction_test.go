@@ -418,6 +418,7 @@ func hangingNode(s *scene) {
 	}
 	close(webhook.released)
 	s.expectDeleted(stuck...)
+	s.Expect(s.evictions().Failed(403, 429)).To(BeEmpty())
 	s.deleteMaintenances("e23-stuck", "e23-free")
 }
 

@@ -195,6 +195,7 @@ func (s *scene) pausedDuringEviction(machine string, pause func(s *scene, paused
 	close(webhook.released)
 	s.expectGone(machine)
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(slow.Name, free.Name))
+	s.Expect(s.evictions().Failed(403, 429)).To(BeEmpty())
 }
 
 // untilSeen changes a Machine or Cluster and waits until our manager has observed it: watches of the workload cluster could be faster. Then
