@@ -138,6 +138,7 @@ func (s *scene) policyCRDDeleted() {
 	s.run(bare("waiting-limited", "limited", withEvacuator))
 	s.blocked("unruled")
 	s.deleteMachine("limited")
+	s.Eventually(s.drainsBegun, soon, pace).Should(ContainElement(HavePrefix("limited-")))
 	serve := s.unservePolicies()
 	s.Eventually(func() string { return s.condition("unruled").Message }, soon, pace).Should(And(
 		ContainSubstring("No MachineDrainPolicy selects the Machine any more: the drain continues with the defaults"),
