@@ -141,7 +141,6 @@ func (s *scene) heldByRefusals() {
 	timeout := func(seconds int32) func(*clusterv1.Machine) {
 		return func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = &seconds }
 	}
-	s.change("refused", timeout(45))
 	for _, name := range []string{"cordon", "refused", "quota", "busy"} {
 		s.deleteMachine(name)
 	}
@@ -150,6 +149,7 @@ func (s *scene) heldByRefusals() {
 	s.change("quota", timeout(60)) // Pods are deleted after half of it
 	s.expectHeld("refused", v1alpha1.ReasonReconcileFailed, "The drain cannot continue: creating NodeMaintenance ", "ValidatingAdmissionPolicy 'maintenances'")
 	s.change("cordon", timeout(1))
+	s.change("refused", timeout(1))
 
 	s.expectGone("busy")
 	s.Expect(writes()).To(BeNumerically(">", 10), "the Node was written during the drain")
