@@ -63,8 +63,8 @@ func (s *scene) daemonSetGoesLast() {
 	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(names(web)), "Pods of DaemonSets are deleted, not evicted")
 	lastGone := func() (last time.Time) {
 		for _, gone := range events.Verb("delete").Resource("pods").Succeeded() {
-			if slices.Contains(names(web), gone.Name) {
-				last = gone.Answered
+			if slices.Contains(names(web), gone.Name) && gone.Requested.After(last) { // our watch may deliver the deletion before kwok has its response
+				last = gone.Requested
 			}
 		}
 		return last
@@ -171,6 +171,10 @@ func (s *scene) laterDaemonSetStaysAway() {
 	s.startDrain("kernel", "m1")
 	s.expectDrained("kernel")
 	s.Eventually(func() []corev1.Taint { return s.node("m1").Spec.Taints }, soon, pace).Should(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
+	s.runDaemonSet(daemonSet("observer"))
+	s.Eventually(func() int32 { // until the DaemonSet controller has observed the taint
+		return read(s, s.workload.Client, keyOf("observer"), &appsv1.DaemonSet{}).Status.DesiredNumberScheduled
+	}, soon, pace).Should(BeEquivalentTo(2))
 	s.runDaemonSet(daemonSet("later"))
 	s.expectNoneReturns("later", "m1")
 	s.setStage("kernel", complete)
@@ -298,7 +302,7 @@ func (s *scene) machineDrainsDaemonSets() {
 	s.Expect(deletions[0].UIDPrecondition()).To(Equal(agent.UID))
 	s.Expect(s.creations("agent", "m4")).To(BeEmpty())
 	gone := s.audited().Verb("delete").Resource("pods").Named(namespace, agent.Name).Succeeded()
-	s.Expect(s.released("m4").Requested).To(BeTemporally(">=", gone[len(gone)-1].Answered), "the hook was released before the Pod had terminated")
+	s.Expect(s.released("m4").Requested).To(BeTemporally(">", gone[len(gone)-1].Requested), "the hook was released before the Pod had terminated")
 	s.expectInvariants()
 }
 
@@ -376,7 +380,7 @@ func (s *scene) expectBackOnce(app, node string) {
 	s.Helper()
 	s.Eventually(func() []corev1.Pod { return s.daemonPods(app, node) }, eventually, pace).Should(HaveLen(1))
 	s.Expect(s.node(node).Spec.Taints).NotTo(ContainElement(HaveField("Key", v1alpha1.NoDaemonSetPodsTaint)))
-	s.Expect(s.creations(app, node)).To(HaveLen(1))
+	s.Eventually(func() controlplane.Events { return s.creations(app, node) }, soon, pace).Should(HaveLen(1)) // which is audited after the Pod can be observed
 }
 
 // setsTaint matches writes that add our taint to a Node.

@@ -379,6 +379,7 @@ func (s *scene) updates() controlplane.Events {
 // expectUpdatedWhileCordoned checks that the update of a Node began after the Node was cordoned, and ended before the Node was restored.
 func (s *scene) expectUpdatedWhileCordoned(node string) {
 	s.Helper()
+	s.Eventually(func() controlplane.Events { return s.nodeWrites(node).Where(setsSchedulable) }, soon, pace).ShouldNot(BeEmpty(), "audited after its effect")
 	updates, writes := s.updates().Named("", node), s.nodeWrites(node)
 	s.expectOrder(s.first(writes.Where(setsUnschedulable)), s.first(updates.Where(contains("begins"))), s.first(updates.Where(contains("ends"))),
 		s.first(writes.Where(setsSchedulable)))
