@@ -32,13 +32,15 @@ func (s *scene) idleIsHardlyWatched() {
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	ours := func() controlplane.Events { return s.audited().WithUserAgent(fleet.ManagerAgent) }
 	s.Eventually(func() controlplane.Events { return ours().Verb("list").Resource("nodes") }, soon, pace).ShouldNot(BeEmpty())
-	s.Consistently(func() []string {
+	watched := func() []string {
 		watched := sets.New[string]()
 		for _, event := range ours().Verb("watch") {
 			watched.Insert(event.Resource)
 		}
 		return sets.List(watched)
-	}, aMoment, pace).Should(Equal([]string{"evacuations", "nodemaintenances"}))
+	}
+	s.Eventually(watched, soon, pace).Should(HaveLen(2))
+	s.Consistently(watched, aMoment, pace).Should(Equal([]string{"evacuations", "nodemaintenances"}))
 	for _, list := range ours().Verb("list").Resource("nodes") {
 		uri, err := url.Parse(list.URI)
 		s.Expect(err).NotTo(HaveOccurred())
