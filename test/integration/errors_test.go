@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,7 +154,7 @@ func (s *scene) connectLimitedUser() {
 	s.fleet.ConnectOver(s.cluster, link)
 }
 
-// removeRight gives the user all rights but one.
+// removeRight gives the user all rights but one, and waits until the API server denies that one: it observes roles by a watch.
 func (s *scene) removeRight(without right) {
 	s.Helper()
 	groups := map[string][]string{
@@ -191,4 +192,21 @@ func (s *scene) removeRight(without right) {
 		return
 	}
 	s.patch(s.workload.Client, role, func() { role.Rules = rules })
+	if without.resource == "" {
+		return
+	}
+	resource, subresource, _ := strings.Cut(without.resource, "/")
+	verb := strings.Replace(without.verb, "*", "list", 1)
+	for group, resources := range groups {
+		if slices.Contains(resources, without.resource) {
+			s.Eventually(func() (bool, error) {
+				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+					Groups:             []string{limitedGroup},
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource},
+				}}
+				err := s.workload.Client.Create(s.Context(), review)
+				return review.Status.Allowed, err
+			}, soon, pace).Should(BeFalse())
+		}
+	}
 }
