@@ -47,8 +47,9 @@ func TestClusterctl(t *testing.T) {
 		w.addMachine("m2")
 		w.beginDrain("m2")
 		w.againAfterDeletion("m2")
-		description := first.clusterctl(t, "describe", "cluster", w.cluster.Key().Name, "--namespace="+namespace, "--show-conditions=all", "--color=false")
-		w.Expect(description).To(MatchRegexp(v1alpha1.MachineNodeMaintenance + ` +False +` + v1alpha1.ReasonMachineDraining))
+		w.Eventually(func() string {
+			return first.clusterctl(t, "describe", "cluster", w.cluster.Key().Name, "--namespace="+namespace, "--show-conditions=all", "--color=false")
+		}, eventually, pace).Should(MatchRegexp(v1alpha1.MachineNodeMaintenance+` +False +`+v1alpha1.ReasonMachineDraining), "the drain begins again")
 	})
 
 	t.Run("upgrade: a drain in progress continues under the new version", func(t *testing.T) {
