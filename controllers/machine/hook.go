@@ -171,8 +171,8 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }
 
-// reportHookRemoved reports that another actor has removed the hook of the Machine during the drain. In a Cluster that is being deleted,
-// reconcileRunning has.
+// reportHookRemoved reports that another actor has removed the hook of the Machine during the drain. If this was not reported before the
+// deletion of the Cluster, the manager has removed the hook because of that deletion, in reconcileRunning.
 func (r *Reconciler) reportHookRemoved(ctx context.Context, s *scope) error {
 	found := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
 	if found != v1alpha1.ReasonHookRemoved && !s.cluster.DeletionTimestamp.IsZero() {
