@@ -175,26 +175,37 @@ type wait struct {
 }
 
 // waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal if there are several. It
-// returns nil if the Pod waits for no replica.
+// returns nil if the Pod waits for no replica. A Pod that waits for a replica does not wait for one with a higher ordinal again: two
+// replicas that stay unavailable, because other evacuators report progress on them for example, would hold it in turn for ever.
 func (o Observation) waitOf(next Waiting) *wait {
 	var found *wait
 	stuck := false // a replica with a lower ordinal is not ready, and not waited for
 	for _, r := range o.replicas() {
-		if r.pod != nil && r.pod.UID == next.UID {
+		switch {
+		case r.pod != nil && r.pod.UID == next.UID:
 			stuck = stuck || !rules.Ready(r.pod)
-			continue
+		case r.pod != nil && o.serves(r.pod):
+		default:
+			if w := o.waitForReplica(next, r.name, r.pod, stuck); o.Now.Before(w.until) {
+				found = &w
+			} else {
+				stuck = true
+			}
 		}
-		if r.pod != nil && o.serves(r.pod) {
-			continue
+		if next.Message == o.replaced(r.name) || next.Message == o.created(r.name) {
+			break
 		}
-		w := o.waitForReplica(next, r.name, r.pod, stuck)
-		if !o.Now.Before(w.until) {
-			stuck = true
-			continue
-		}
-		found = &w
 	}
 	return found
+}
+
+// replaced and created are the messages of a Pod that waits for a replica.
+func (o Observation) replaced(name string) string {
+	return fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be replaced and ready.", MaxWait, o.Set.Namespace, name, o.set())
+}
+
+func (o Observation) created(name string) string {
+	return fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be created.", recreateTime, o.Set.Namespace, name, o.set())
 }
 
 // replica is a replica of the StatefulSet. pod is nil if it does not exist.
@@ -251,17 +262,13 @@ func (o Observation) serves(pod *corev1.Pod) bool {
 // replica. It also counts from the time at which the next Pod began to wait for this replica, so that neither a replica that
 // alternates between ready and unready nor a timestamp in the future prolongs the wait.
 func (o Observation) waitForReplica(next Waiting, name string, pod *corev1.Pod, stuck bool) wait {
-	w := wait{
-		reason:  v1alpha1.ReasonWaitingForReplica,
-		message: fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be replaced and ready.", MaxWait, o.Set.Namespace, name, o.set()),
-	}
+	w := wait{reason: v1alpha1.ReasonWaitingForReplica, message: o.replaced(name)}
 	waited := next.Message == w.message
 	if pod == nil && stuck { // the StatefulSet controller recreates it when the replicas with lower ordinals are ready
 		return w
 	}
 	if pod == nil && !waited {
-		w.reason = v1alpha1.ReasonWaitingForMissingReplica
-		w.message = fmt.Sprintf("Waiting at most %s for Pod %s/%s of StatefulSet %s to be created.", recreateTime, o.Set.Namespace, name, o.set())
+		w.reason, w.message = v1alpha1.ReasonWaitingForMissingReplica, o.created(name)
 		w.until = o.since(next, w.message).Add(recreateTime)
 		return w
 	}

@@ -225,6 +225,22 @@ func TestOrderIsABoundedCourtesy(t *testing.T) {
 			}
 		}), 6 * time.Minute, []string{replica, replica}},
 		{
+			"E30: waits 3 min for each of two replicas while other evacuators report progress on both", anyChange(func(o *statefulset.Observation) {
+				o.Set = set(4)
+				o.Pods = podsOf(o.Set)
+				o.Evicting = map[types.UID]time.Time{"db-2": o.Now, "db-3": o.Now}
+			}), 6 * time.Minute, []string{replica, replica},
+		},
+		{
+			"E30: waits 3 min for each of two replicas that alternate between ready and unready", anyChange(func(o *statefulset.Observation) {
+				o.Set = set(4)
+				o.Pods = podsOf(o.Set)
+			}, func(o *statefulset.Observation) {
+				unreadySince("db-2", o.Now)(o)
+				unreadySince("db-3", o.Now)(o)
+			}), 6 * time.Minute, []string{replica, replica},
+		},
+		{
 			"E30: a replica that alternates between ready and unready does not prolong the wait",
 			anyChange(func(o *statefulset.Observation) { unreadySince("db-2", o.Now)(o) }), 3 * time.Minute, []string{replica},
 		},
