@@ -217,8 +217,13 @@ func TestTurnAfterDrainInPlace(t *testing.T) {
 			m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = "Drain", at(1)+"/"
 			maps.Copy(m.Annotations, records)
 			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: result}}
-			if cordoned := (&corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}); machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, nil, after(1000)) {
+			cordoned, waits := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}, &v1alpha1.NodeMaintenance{}
+			waits.Spec.Stage = v1alpha1.StageCordon
+			if machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, nil, after(1000)) {
 				t.Error("the Node would not stay cordoned with waitingNodes Schedulable, although a user may work on it")
+			}
+			if !machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, waits, after(1000)) {
+				t.Error("when the new Node is cordoned, the drain would begin if the watch has not delivered yet that the Machine waits")
 			}
 			for _, turn := range []machinedrain.Turn{{Limit: 1, Draining: 1}, {Limit: 1, Draining: 1}, {Limit: 1}} {
 				if !machinedrain.NeedsTurn(&m, policy, &corev1.Node{}, nil, after(1000)) {
