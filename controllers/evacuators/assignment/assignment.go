@@ -125,15 +125,17 @@ func (f *Finder) isAwaited(ctx context.Context, e *v1alpha1.Evacuation) (bool, e
 	return node != nil, err
 }
 
-// assignment returns the Assignment of an Evacuation. It returns is = false if the evacuator neither acts on the Pod nor has expired.
+// assignment returns the Assignment of an Evacuation. It returns is = false if nothing evacuates the Pod now, or the Pod is terminating.
 func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacuation.Terms) (assigned Assignment, is bool) {
 	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
+	switch action.Kind { //nolint:exhaustive // see above
+	case evacuation.AwaitEvacuator, evacuation.Activate, evacuation.Evict, evacuation.AwaitResume:
+	default:
+		return Assignment{}, false
+	}
 	suspended := action.Kind == evacuation.AwaitResume && e.IsAssignedTo(f.Class)
 	over := action.Kind == evacuation.Evict || action.Kind == evacuation.AwaitResume && !suspended
 	passed := action.Kind == evacuation.Activate || e.ActiveEvacuator() != f.Class
-	if !over && !suspended && !passed && action.Kind != evacuation.AwaitEvacuator {
-		return Assignment{}, false
-	}
 	assigned = Assignment{
 		Evacuation: e, Pod: pod, Terms: terms, Suspended: suspended, Expired: over, Passed: passed, Progress: e.CreationTimestamp.Time, Deadline: action.Deadline,
 	}

@@ -93,15 +93,17 @@ func TestFindPassed(t *testing.T) {
 	for _, tc := range []struct {
 		name, active string
 		completed    bool
+		withdrawn    bool
 		want         []Assignment
 	}{
-		{name: "not a Pod whose earlier evacuator is active", active: before},
-		{name: "a Pod for which it is active", active: v1alpha1.EvacuatorClassStatefulSet, want: []Assignment{{}}},
-		{name: "a Pod for which it has completed", active: v1alpha1.EvacuatorClassStatefulSet, completed: true, want: []Assignment{{Passed: true}}},
-		{name: "a Pod whose later evacuator is active", active: after, want: []Assignment{{Passed: true}}},
-		{name: "a Pod whose later evacuator has completed", active: after, completed: true, want: []Assignment{{Passed: true, Expired: true}}},
+		{name: "does not find a Pod whose earlier evacuator is active", active: before},
+		{name: "finds a Pod for which it is active", active: v1alpha1.EvacuatorClassStatefulSet, want: []Assignment{{}}},
+		{name: "finds a Pod for which it has completed", active: v1alpha1.EvacuatorClassStatefulSet, completed: true, want: []Assignment{{Passed: true}}},
+		{name: "finds a Pod whose later evacuator is active", active: after, want: []Assignment{{Passed: true}}},
+		{name: "finds a Pod whose later evacuator has completed", active: after, completed: true, want: []Assignment{{Passed: true, Expired: true}}},
+		{name: "does not find a Pod whose Evacuation all instigators have withdrawn", active: after, withdrawn: true},
 	} {
-		t.Run("E87: finds "+tc.name, func(t *testing.T) {
+		t.Run("E87: "+tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
 			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
@@ -115,6 +117,9 @@ func TestFindPassed(t *testing.T) {
 				}},
 			}
 			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(tc.active), tc.completed
+			if tc.withdrawn {
+				e.Finalizers = nil
+			}
 			m := &v1alpha1.NodeMaintenance{
 				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
 			}
