@@ -176,7 +176,7 @@ func TestDrainThatNothingRequests(t *testing.T) {
 		counts bool
 	}{
 		"counts after the stage annotation was changed to an earlier stage": {staged("Cordon", v1alpha1.ReasonMachineDraining), drains, true},
-		"counts while the condition says so":                                {staged("Cordon", v1alpha1.ReasonInvalidStage), drains, true},
+		"counts while the condition names an earlier stage as invalid":      {staged("Cordon", v1alpha1.ReasonInvalidStage), drains, true},
 		"counts while the stage annotation is invalid":                      {staged("drain", v1alpha1.ReasonInvalidStage), drains, true},
 		"counts while no policy selects the Machine":                        {staged("Drain", v1alpha1.ReasonNotManaged), drains, true},
 		"counts after the stage annotation was removed, until it ends":      {unstaged, drains, true},

@@ -63,12 +63,12 @@ func TestRefusedDeletion(t *testing.T) {
 		change func(*v1alpha1.Evacuation)
 		want   bool
 	}{
-		{"E89: another error of a deletion causes no other deletion", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
-		{"E89: another evacuator does", func(e *v1alpha1.Evacuation) {
+		{"E89: another error of a refused deletion causes none", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
+		{"E89: another active evacuator causes a reconciliation", func(e *v1alpha1.Evacuation) {
 			e.Status.Message, e.Status.ActiveEvacuatorClass = "", new("other.example.com")
 		}, true},
-		{"E89: a withdrawal does", func(e *v1alpha1.Evacuation) { evacuation.Withdraw(e); e.Status.Message = "" }, true},
-		{"E89: so does an update without another message", func(*v1alpha1.Evacuation) {}, true},
+		{"E89: a withdrawal causes a reconciliation", func(e *v1alpha1.Evacuation) { evacuation.Withdraw(e); e.Status.Message = "" }, true},
+		{"E89: an update with the same message causes a reconciliation", func(*v1alpha1.Evacuation) {}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "log", UID: "1"}}, nil, 0)
