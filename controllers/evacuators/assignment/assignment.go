@@ -128,7 +128,7 @@ func (f *Finder) isAwaited(ctx context.Context, e *v1alpha1.Evacuation) (bool, e
 // assignment returns the Assignment of an Evacuation. It returns is = false if nothing evacuates the Pod now, or the Pod is terminating.
 func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacuation.Terms) (assigned Assignment, is bool) {
 	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
-	switch action.Kind { //nolint:exhaustive // see above
+	switch action.Kind {
 	case evacuation.AwaitEvacuator, evacuation.Activate, evacuation.Evict, evacuation.AwaitResume:
 	default:
 		return Assignment{}, false
