@@ -481,7 +481,8 @@ func mayWaitForTurn(m *clusterv1.Machine) bool {
 	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn
 }
 
-// drainEnded passes events of Machines that have stopped draining, or whose drains are held: they have no turn any more.
+// drainEnded passes events of Machines that have stopped draining or waiting for that, or whose drains are held: they may delay no other
+// Machine any more.
 type drainEnded struct {
 	predicate.Funcs
 }
@@ -506,5 +507,6 @@ func (drainEnded) Update(e event.UpdateEvent) bool {
 		return false
 	}
 	isHeldNow := !machinedrain.IsHeldByHooks(before) && machinedrain.IsHeldByHooks(after)
-	return isHeldNow || machinedrain.MayDrain(before) && !machinedrain.MayDrain(after)
+	ended := func(is func(*clusterv1.Machine) bool) bool { return is(before) && !is(after) }
+	return isHeldNow || ended(machinedrain.IsDraining) || ended(machinedrain.MayDrain)
 }

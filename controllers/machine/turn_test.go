@@ -386,6 +386,20 @@ func TestTurnOfWithdrawnDrain(t *testing.T) {
 	})
 }
 
+func TestTurnAfterStageChange(t *testing.T) {
+	for stage, want := range map[string]bool{"Cordon": true, "Drain": false} {
+		t.Run("M127: the next Machine is woken when an older one no longer waits for a turn in place: stage "+stage, func(t *testing.T) {
+			now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+			before := deletedWorkers(now, "x")[0]
+			before.DeletionTimestamp, before.Annotations[v1alpha1.MachineStageAnnotation] = nil, "Drain"
+			machinedrain.RequestDrain(now)(before)
+			after := before.DeepCopy()
+			after.Annotations[v1alpha1.MachineStageAnnotation] = stage
+			NewWithT(t).Expect(drainEnded{}.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})).To(Equal(want))
+		})
+	}
+}
+
 func TestRequestThatIsRefused(t *testing.T) {
 	refused := apierrors.NewForbidden(clusterv1.GroupVersion.WithResource("machines").GroupResource(), "x", errors.New("a policy forbids it"))
 	conflict := apierrors.NewConflict(clusterv1.GroupVersion.WithResource("machines").GroupResource(), "x", errors.New("it has changed"))
