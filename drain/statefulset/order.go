@@ -122,7 +122,7 @@ func Decide(o Observation) Decision {
 	wait := o.waitOf(next)
 	if wait == nil {
 		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
-		d.Reports = append(d.Reports, o.renew(others)...)
+		d.Reports = append(d.Reports, o.tell(others)...)
 		return d
 	}
 	d.RequeueAt = o.Now.Add(decisionInterval)
@@ -132,16 +132,7 @@ func Decide(o Observation) Decision {
 	if next.Message != wait.message {
 		d.Reports = append(d.Reports, Report{Pod: next.UID, Reason: wait.reason, Message: wait.message})
 	}
-	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
-	var told []Waiting
-	for _, pod := range others {
-		if pod.Message == message {
-			told = append(told, pod)
-			continue
-		}
-		d.Reports = append(d.Reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})
-	}
-	d.Reports = append(d.Reports, o.renew(told)...)
+	d.Reports = append(d.Reports, o.tell(others)...)
 	return d
 }
 
@@ -333,12 +324,15 @@ func releaseAll(pods []Waiting, message string) []Report {
 	return reports
 }
 
-// renew reports progress on the Pods that wait for a long time, so that their progress deadlines do not expire.
-func (o Observation) renew(pods []Waiting) []Report {
+// tell reports on Pods that they wait for others with higher ordinals, also if they have waited for a replica before, see waitOf. It reports
+// it again on those that wait for a long time, so that their progress deadlines do not expire.
+func (o Observation) tell(pods []Waiting) []Report {
+	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
 	var reports []Report
 	for _, pod := range pods {
-		if after := time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare); !o.Now.Before(pod.Progress.Add(after)) {
-			reports = append(reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: pod.Message})
+		renewAt := pod.Progress.Add(time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare))
+		if pod.Message != message || !o.Now.Before(renewAt) {
+			reports = append(reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})
 		}
 	}
 	return reports

@@ -477,6 +477,29 @@ func TestDecide(t *testing.T) {
 	})
 }
 
+func TestHigherOrdinalAfterWait(t *testing.T) {
+	t.Run("E28: a Pod that has waited for a replica waits for a Pod with a higher ordinal that is to be evicted since", func(t *testing.T) {
+		s := set(4)
+		o := statefulset.Observation{Set: s, Pods: podsOf(s), Waiting: waiting("db-1"), FirstDrain: begin, Now: begin.Add(5 * time.Second)}
+		unreadySince("db-0", o.Now)(&o)
+		o.Waiting[0].Message, o.Pods, o.Now = statefulset.Decide(o).Reports[0].Message, podsOf(s), begin.Add(7*time.Second)
+		o.Waiting = append(o.Waiting, waiting("db-3")...)
+		d := statefulset.Decide(o)
+		if got := released(d); !slices.Equal(got, []types.UID{"db-3"}) {
+			t.Fatalf("released %v", got)
+		}
+		o.Waiting, o.Evicting = o.Waiting[:1], map[types.UID]time.Time{"db-3": o.Now}
+		for _, report := range d.Reports {
+			if report.Pod == "db-1" {
+				o.Waiting[0].Message = report.Message
+			}
+		}
+		if got := released(statefulset.Decide(o)); len(got) > 0 {
+			t.Errorf("released %v", got)
+		}
+	})
+}
+
 // TestOneAtATime evicts Pods with a random order of events: no second Pod is released before the first one is replaced and ready.
 func TestOneAtATime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
