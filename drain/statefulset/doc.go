@@ -11,7 +11,7 @@
 // PodDisruptionBudgets protect the availability of an application. The order only reduces the impact of evictions. So the waits have limits
 // (E30):
 //
-//   - A Pod waits for one replica for at most MaxWait.
+//   - A Pod waits for one replica for at most MaxWait, and for several from the highest ordinal down, each of them once.
 //   - A replica that was not ready before the drain of the Pod's Node began is not waited for, nor is one that was being deleted.
 //   - A replica that the scheduler reports as unschedulable is not waited for: its volume may be on a Node that is drained.
 //   - A Pod waits for a replica that does not exist for ten seconds: the API does not tell since when it is missing, and the

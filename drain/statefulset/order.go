@@ -324,8 +324,8 @@ func releaseAll(pods []Waiting, message string) []Report {
 	return reports
 }
 
-// tell reports on Pods that they wait for others with higher ordinals, also if they have waited for a replica before, see waitOf. It reports
-// it again on those that wait for a long time, so that their progress deadlines do not expire.
+// tell reports on Pods that they wait for others with higher ordinals, also if they have waited for a replica before, see waitOf. It
+// reports that again on those that wait for a long time, so that their progress deadlines do not expire.
 func (o Observation) tell(pods []Waiting) []Report {
 	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
 	var reports []Report
