@@ -386,6 +386,24 @@ func TestTurnOfWithdrawnDrain(t *testing.T) {
 	})
 }
 
+func TestTurnOfCordonedNode(t *testing.T) {
+	t.Run("M147: a Node that stays cordoned after its drain in place needs no turn, also while most Nodes are not ready", func(t *testing.T) {
+		g, now := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		x := deletedWorkers(now, "x")[0]
+		x.DeletionTimestamp, x.Annotations[v1alpha1.MachineStageAnnotation] = nil, "Drain"
+		machinedrain.RequestDrain(now)(x)
+		x.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonMachineDrained}}
+		node := nodeOf(x)
+		node.Spec.Unschedulable = true
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+		s := &scope{machine: x, policy: policyWithLimit(intstr.FromInt32(1)), client: workloadCluster().WithObjects(node).Build(), node: node, now: now}
+		s.policySettles = now // a Machine that needs a turn waits for that
+		turn, err := (&Reconciler{}).turn(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(turn).To(Equal(machinedrain.Turn{}))
+	})
+}
+
 func TestTurnAfterStageChange(t *testing.T) {
 	for stage, want := range map[string]bool{"Cordon": true, "Drain": false} {
 		t.Run("M127: the next Machine is woken when an older one no longer waits for a turn in place: stage "+stage, func(t *testing.T) {
