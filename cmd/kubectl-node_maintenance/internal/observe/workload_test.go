@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,6 +138,7 @@ func TestStatefulSets(t *testing.T) {
 	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	m.Spec.Stage, m.Spec.NodeSelector, m.Spec.Evacuation.StatefulSetPods = v1alpha1.StageDrain, v1alpha1.SelectNodes("n"), v1alpha1.StatefulSetPodsOrdered
 	observed := func(g *WithT, answer error) (*Workload, forecast.Observation, map[string]int) {
+		var mu sync.Mutex // several are read at the same time
 		reads := map[string]int{}
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: parallel}}
 		set.Spec.PodManagementPolicy, set.Spec.Replicas = appsv1.ParallelPodManagement, ptr.To[int32](7)
@@ -145,7 +147,9 @@ func TestStatefulSets(t *testing.T) {
 		}).WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 				if _, is := object.(*appsv1.StatefulSet); is {
+					mu.Lock()
 					reads[key.Name]++
+					mu.Unlock()
 					if strings.Contains(key.Name, "/") {
 						return errors.New("invalid resource name") // as of the client of an API server
 					}
