@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/errors"
@@ -48,6 +49,9 @@ type Agent struct {
 	observed          Observed
 	nodeChanged       chan struct{}
 	staticPodsChanged chan struct{}
+	// stoppedKubelet is true if this process has stopped the kubelet, or tried to, and has not started it again. The second container may
+	// remove the stored record of that, because it has started the kubelet a moment before.
+	stoppedKubelet atomic.Bool
 }
 
 // Observed is what the agent has observed on its node.

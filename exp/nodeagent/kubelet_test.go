@@ -282,6 +282,24 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 	})
 }
 
+func TestKubeletIsStoppedWhenTheSecondContainerStartsIt(t *testing.T) {
+	t.Run("S80: the agent starts the kubelet if it has stopped it just after the second container has started it", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "StartUnit": dbus.ObjectPath("/job"),
+		}}
+		agent.Keeper = keeperOn(t, bus)
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		g.Expect(agent.stopKubelet(t.Context())).To(Succeed())
+		g.Expect(agent.State.SetKubeletStopped(false)).To(Succeed(), "by the second container")
+		for range 2 {
+			(&podTermination{agent: agent}).stop(t.Context())
+			g.Expect(bus.calls("StartUnit")).To(Equal(1))
+		}
+	})
+}
+
 func TestRestartInShutdown(t *testing.T) {
 	t.Run("S61: an agent that restarts in a shutdown does not take it for an earlier one that was cancelled, also if logind allows more time", func(t *testing.T) {
 		g := NewWithT(t)

@@ -88,7 +88,7 @@ func (a *Agent) revert(ctx context.Context, termination *podTermination) {
 	var starting sync.WaitGroup
 	defer starting.Wait()
 	starting.Go(func() {
-		for termination.stop(ctx); a.State.KubeletStopped(); termination.stop(ctx) {
+		for termination.stop(ctx); a.kubeletStopped(); termination.stop(ctx) {
 			if pause(ctx, cleanupInterval); ctx.Err() != nil || a.Keeper.State().Preparing {
 				return
 			}
@@ -288,7 +288,9 @@ func (e *podTermination) stop(ctx context.Context) {
 		<-e.finished
 		e.cancel = nil
 	}
-	e.starting.log(ctx, e.agent.State.startKubelet(ctx, e.agent.Keeper), "Failed to start the kubelet, retrying")
+	if e.agent.kubeletStopped() {
+		e.starting.log(ctx, e.agent.startKubelet(ctx), "Failed to start the kubelet, retrying")
+	}
 }
 
 // terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the remaining
@@ -333,10 +335,22 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 
 // stopKubelet stores that the kubelet is stopped, and stops it. It stores this first: the process of the agent may end at any time.
 func (a *Agent) stopKubelet(ctx context.Context) error {
+	a.stoppedKubelet.Store(true)
 	if err := a.State.SetKubeletStopped(true); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to store that the kubelet is stopped")
 	}
 	return a.Keeper.StopKubelet(ctx)
+}
+
+// kubeletStopped reports whether the agent has stopped the kubelet, in this process or in an earlier one.
+func (a *Agent) kubeletStopped() bool { return a.stoppedKubelet.Load() || a.State.KubeletStopped() }
+
+func (a *Agent) startKubelet(ctx context.Context) error {
+	if err := a.State.startKubelet(ctx, a.Keeper); err != nil {
+		return err
+	}
+	a.stoppedKubelet.Store(false)
+	return nil
 }
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {

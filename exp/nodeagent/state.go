@@ -111,11 +111,8 @@ func (s State) KubeletStopped() bool {
 // SetKubeletStopped stores whether the agent has stopped the kubelet.
 func (s State) SetKubeletStopped(stopped bool) error { return s.write(stoppedFile, stopped) }
 
-// startKubelet starts the kubelet if the agent has stopped it.
+// startKubelet starts the kubelet, and stores that it is not stopped.
 func (s State) startKubelet(ctx context.Context, keeper *logind.Keeper) error {
-	if !s.KubeletStopped() {
-		return nil
-	}
 	if err := keeper.StartKubelet(ctx); err != nil {
 		return err
 	}
@@ -158,7 +155,7 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 			keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 		}
 		if lock := keeper.State(); !lock.Preparing {
-			if lock.Known {
+			if lock.Known && state.KubeletStopped() {
 				starting.log(ctx, state.startKubelet(ctx, keeper), "Failed to start the kubelet after a cancelled shutdown, retrying")
 			}
 			continue
