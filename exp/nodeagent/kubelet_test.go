@@ -193,19 +193,49 @@ func TestDelayThatWasShortened(t *testing.T) {
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
 		bus.set("InhibitDelayMaxUSec", uint64(10_000_000))
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		g.Expect(keeper.State().DelayMax).To(Equal(10 * time.Second))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", true), HaveField("DelayMax", 10*time.Second)))
 	})
-	t.Run("S69: the agent acts on a shutdown although logind does not answer this", func(t *testing.T) {
+	t.Run("S69: the agent acts on a shutdown before logind answers which delay it allows", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
 		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000)}}
 		keeper := keeperOn(t, bus)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
-		bus.set("InhibitDelayMaxUSec", hangs{})
+		asked := make(chan logind.State, 10)
+		bus.set("InhibitDelayMaxUSec", func() any { asked <- keeper.State(); return hangs{} })
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
-		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
+		g.Eventually(asked).WithTimeout(time.Minute).Should(Receive(HaveField("Preparing", true)))
 	})
+	for name, delay := range map[string]func(context.Context, *Agent){
+		"the agent": func(ctx context.Context, agent *Agent) { agent.followShutdowns(ctx) },
+		"the second container": func(ctx context.Context, agent *Agent) {
+			KeepLock(ctx, shutdown.Defaults(), agent.State, agent.Keeper)
+		},
+	} {
+		t.Run("S69: "+name+" delays a shutdown for less than logind allows, also if logind answers late", func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			lock, err := syscall.Dup(0)
+			g.Expect(err).NotTo(HaveOccurred())
+			bus := &systemBus{answers: map[string]any{
+				"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+			}}
+			agent := agentOf(t, &apiServer{hangs: true})
+			agent.Keeper = keeperOn(t, bus)
+			agent.Keeper.DelayFor(time.Minute, "")
+			withoutRuntime(t, agent)
+			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
+			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
+			go delay(t.Context(), agent)
+			begin := time.Now()
+			g.Consistently(agent.Keeper.Locked, time.Second).Should(BeTrue())
+			bus.set("InhibitDelayMaxUSec", uint64(1_000_000))
+			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+			g.Eventually(agent.Keeper.Locked).WithTimeout(time.Minute).Should(BeFalse())
+			g.Expect(time.Since(begin)).To(BeNumerically("<", 25*time.Second), "30 s are configured")
+		})
+	}
 }
 
 func TestKubeletIsStartedAgain(t *testing.T) {

@@ -54,6 +54,7 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 	var action shutdown.Action
 	for a.Keeper.State().Preparing {
 		now := time.Now()
+		budget = shutdown.Budget(config, a.Keeper.State().DelayMax) // logind may have told its delay since
 		observed := maintenance.observed()
 		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
 		a.mu.Lock()

@@ -161,9 +161,8 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 			continue
 		}
 		start := time.Now()
-		budget := shutdown.Budget(config, keeper.State().DelayMax)
 		for keeper.State().Preparing && keeper.Locked() {
-			stored := state.Shutdown()
+			stored, budget := state.Shutdown(), shutdown.Budget(config, keeper.State().DelayMax)
 			if time.Since(start) >= budget || stored.continues(budget) && stored.Released {
 				klog.FromContext(ctx).Info("Releasing the second lock", "after", time.Since(start))
 				keeper.Release()

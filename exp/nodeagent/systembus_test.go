@@ -23,7 +23,7 @@ type hangs struct{}
 // systemBus answers the requests of a Keeper. Where the answer is nil, it returns an error.
 type systemBus struct {
 	mu sync.Mutex
-	// answers are the results of methods, and the values of properties.
+	// answers are the results of methods, and the values of properties, or functions that return them.
 	answers map[string]any
 	called  map[string]int
 	conn    net.Conn
@@ -115,6 +115,9 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 		name, _ = request.Body[1].(string)
 	}
 	answer := b.answers[name]
+	if determine, ok := answer.(func() any); ok {
+		answer = determine()
+	}
 	b.called[name]++
 	headers := map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(request.Serial())}
 	switch {

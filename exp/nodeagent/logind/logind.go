@@ -46,7 +46,7 @@ type State struct {
 	Preparing bool
 	// Known is true once logind has answered whether a shutdown is in progress, and false again while it does not answer.
 	Known bool
-	// DelayMax is the maximum delay that logind allows (InhibitDelayMaxSec).
+	// DelayMax is the maximum delay that logind allows (InhibitDelayMaxSec). It may change just after a shutdown has begun.
 	DelayMax time.Duration
 	// Problem explains why there is no lock, or why the delay is shorter than configured. Empty if there is no problem.
 	Problem string
@@ -275,13 +275,12 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	if !ok {
 		return // not a signal of logind
 	}
-	delay, err := delayMax(conn.Object(loginName, loginPath)) // logind may have read its configuration since the lock was taken
-	k.update(func(s *State) {
-		s.Preparing, s.Known = preparing, true
-		if preparing && err == nil {
-			s.DelayMax = delay
+	k.update(func(s *State) { s.Preparing, s.Known = preparing, true }) // first: logind counts the time that it takes to answer
+	if preparing {
+		if delay, err := delayMax(conn.Object(loginName, loginPath)); err == nil { // it may have read its configuration since the lock was taken
+			k.update(func(s *State) { s.DelayMax = delay })
 		}
-	})
+	}
 	if !preparing && !k.State().Held {
 		k.takeLock(ctx, conn)
 	}
@@ -344,7 +343,11 @@ func (k *Keeper) ensureDelay(ctx context.Context, conn *dbus.Conn, logind dbus.B
 	if delay < want {
 		problem = fmt.Sprintf("logind delays a shutdown for at most %s, less than the configured %s: raise InhibitDelayMaxSec. %s", delay, want, problem)
 	}
-	k.update(func(s *State) { s.DelayMax = delay })
+	k.update(func(s *State) {
+		if !s.Preparing || s.DelayMax == 0 { // during a shutdown, logind allows what it allowed at the start
+			s.DelayMax = delay
+		}
+	})
 	return problem
 }
 
