@@ -149,6 +149,18 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("DelayMax", 61*time.Second), HaveField("Problem", "")))
 	})
+	t.Run("S2: an agent that could not read the delay when it took its lock reads it later", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		lock, err := syscall.Dup(0)
+		g.Expect(err).NotTo(HaveOccurred())
+		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "Inhibit": dbus.UnixFDIndex(lock)}}
+		keeper := keeperOn(t, bus)
+		keeper.DelayFor(time.Minute, "")
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("Delays()", false)))
+		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Delays()", true), HaveField("Problem", "")))
+	})
 	t.Run("S78: a logind that allows any delay shortens none", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)

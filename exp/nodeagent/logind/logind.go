@@ -234,12 +234,13 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 	}
 }
 
-// isExtended reports whether logind has read a drop-in later than the Keeper has waited for it. It reports false during a shutdown, which
-// logind delays for the time that it knew when the shutdown began.
+// isExtended reports whether logind allows more time than the Keeper knows: logind has read a drop-in later than the Keeper has waited for
+// it, has not answered before, or allowed no delay. It reports false during a shutdown, which logind delays for the time that it knew when
+// the shutdown began.
 func (k *Keeper) isExtended(conn *dbus.Conn) bool {
 	s := k.State()
 	want, dropInDir, _ := k.wantedDelay()
-	if dropInDir == "" || !s.Held || s.Preparing || s.DelayMax >= want {
+	if dropInDir == "" && s.DelayMax > 0 || !s.Held || s.Preparing || s.DelayMax >= want {
 		return false
 	}
 	delay, err := delayMax(conn.Object(loginName, loginPath))
