@@ -63,7 +63,7 @@ type Observed struct {
 	Requested bool
 	// Runtime is the state of the container runtime.
 	Runtime RuntimeState
-	// Unread explains why the agent has never read the kubelet's configuration and Pods. Empty if it has.
+	// Unread explains why no process of the agent's Pod has read the kubelet's configuration and Pods. Empty if one has.
 	Unread string
 }
 
@@ -212,7 +212,7 @@ func (a *Agent) pollKubelet(ctx context.Context) {
 		switch {
 		case err == nil:
 			a.observed.Unread = ""
-		case last.IsZero() && a.observed.Unread == "": // the text may change with each request
+		case a.observed.Unread == "" && !a.State.HasReadKubelet(): // the present text stays: it may change with each request
 			a.observed.Unread = err.Error()
 		}
 		a.mu.Unlock()

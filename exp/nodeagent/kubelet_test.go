@@ -70,6 +70,25 @@ func TestKubeletIsUnread(t *testing.T) {
 		answers.Store(true)
 		g.Eventually(unread).WithTimeout(time.Minute).Should(BeEmpty())
 	})
+	t.Run("S82: an agent that restarts in an outage of the API server does not report its kubelet, which refuses its requests", func(t *testing.T) {
+		t.Parallel()
+		g, refusals := NewWithT(t), atomic.Int32{}
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			refusals.Add(1)
+			w.WriteHeader(http.StatusForbidden)
+		}))
+		t.Cleanup(server.Close)
+		agent := agentOf(t, &apiServer{})
+		withKubelet(t, agent, server)
+		withoutRuntime(t, agent)
+		g.Expect(agent.State.SetKubelet(KubeletState{})).To(Succeed())
+		g.Expect(agent.State.SetKnownPods(map[string]shutdown.Known{"agent": {}})).To(Succeed())
+		go agent.pollKubelet(t.Context())
+		g.Eventually(refusals.Load).WithTimeout(time.Minute).Should(BeNumerically(">", 2), "those of the first attempt, and one more")
+		agent.mu.Lock()
+		defer agent.mu.Unlock()
+		g.Expect(agent.observed.Unread).To(BeEmpty())
+	})
 }
 
 func TestKubeletIsStopping(t *testing.T) {

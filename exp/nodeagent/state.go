@@ -93,6 +93,11 @@ func (s State) Kubelet() KubeletState {
 // SetKubelet stores the state of the kubelet.
 func (s State) SetKubelet(kubelet KubeletState) error { return s.write(kubeletFile, kubelet) }
 
+// HasReadKubelet reports whether the agent has read the kubelet's configuration and Pods, in this process or in an earlier one.
+func (s State) HasReadKubelet() bool {
+	return s.read(kubeletFile, &KubeletState{}) && s.read(podsFile, &map[string]shutdown.Known{})
+}
+
 // Ready reports whether the agent would delay a shutdown and can terminate Pods. It is the readiness of the agent's Pod.
 func (s State) Ready() bool {
 	ready := false
