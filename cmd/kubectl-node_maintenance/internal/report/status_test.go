@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"syscall"
 	"testing"
 	"time"
 
@@ -154,14 +153,12 @@ func TestStatusOfManyDrains(t *testing.T) {
 	t.Run("K53: the time for a status grows with the drains and the Evacuations, and not with their product", func(t *testing.T) {
 		g := NewWithT(t)
 		all, drains := drainsOf(2_000, 40_000)
-		cpuTime := func() time.Duration { // of this process, whatever else the machine does
-			var usage syscall.Rusage
-			g.Expect(syscall.Getrusage(syscall.RUSAGE_SELF, &usage)).To(Succeed())
-			return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-		}
-		begin := cpuTime()
-		clusters := report.StatusOf(all, drains)
-		g.Expect(cpuTime()-begin).To(BeNumerically("<", time.Second), "some 20 ms; seconds if each drain looks at each Evacuation")
+		var clusters []report.ClusterStatus
+		g.Eventually(func() time.Duration { // again, because a busy machine may delay one attempt
+			begin := time.Now()
+			clusters = report.StatusOf(all, drains)
+			return time.Since(begin)
+		}).WithTimeout(time.Minute).Should(BeNumerically("<", time.Second), "some 20 ms; seconds if each drain looks at each Evacuation")
 		g.Expect(clusters[0].Groups[0].Drains).To(HaveEach(HaveField("Maintenances", ConsistOf(HaveField("Pods", HaveLen(20))))))
 	})
 }
