@@ -321,9 +321,14 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		withoutRuntime(t, agent)
 		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		ctx, end := context.WithCancel(t.Context())
-		go agent.terminatePods(ctx, time.Minute)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			agent.terminatePods(ctx, time.Minute)
+		}()
 		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
 		end()
+		g.Eventually(ended).WithTimeout(time.Minute).Should(BeClosed())
 
 		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
 		prepare := func(preparing bool) {
@@ -371,7 +376,8 @@ func TestRestartInShutdown(t *testing.T) {
 		withoutRuntime(t, agent)
 		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Known", true), HaveField("DelayMax", 10*time.Minute)))
 		go agent.followShutdowns(t.Context())
-		g.Consistently(agent.State.Shutdown, 500*time.Millisecond).ShouldNot(HaveField("Released", true))
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Since", BeTemporally("~", time.Now(), time.Minute)))
+		g.Expect(agent.State.Shutdown().Released).To(BeFalse())
 	})
 	t.Run("S7: without the API server, an agent that has restarted in a shutdown leaves the Pods to the kubelet that terminates them", func(t *testing.T) {
 		g := NewWithT(t)
