@@ -203,9 +203,18 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
+		asked := 0
+		bus.set("InhibitDelayMaxUSec", func() any {
+			if keeper.State().Preparing {
+				asked++
+			}
+			if asked > 1 { // the Keeper has asked when the shutdown began
+				return uint64(61_000_000)
+			}
+			return uint64(5_000_000)
+		})
 		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		bus.set("InhibitDelayMaxUSec", uint64(61_000_000))
 		g.Consistently(keeper.State, 2*time.Second).Should(HaveField("DelayMax", 5*time.Second))
 	})
 }
