@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -267,7 +268,9 @@ func TestDelayThatWasShortened(t *testing.T) {
 			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
 			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
 			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-			go delay(t.Context(), agent)
+			var running sync.WaitGroup
+			t.Cleanup(running.Wait) // it may still write its state
+			running.Go(func() { delay(t.Context(), agent) })
 			begin := time.Now()
 			g.Consistently(agent.Keeper.Locked, time.Second).Should(BeTrue())
 			bus.set("InhibitDelayMaxUSec", uint64(1_000_000))
