@@ -104,7 +104,7 @@ test-simulation: ## Run the whole manager in a simulation, RUNS times from SEED 
 
 PEER_RUNS ?= 1
 
-test-peers: tools-test ## Compare drains beside other owners of budgets with Cluster API's own drain, PEER_RUNS (1) times. Takes minutes.
+test-peers: tools-test ## Compare drains beside other owners with Cluster API's own drain, PEER_RUNS (1) times. Takes half an hour.
 	CAPNM_TEST_PEERS=$(PEER_RUNS) go test -count=1 -timeout 0 -run '^TestPeers$$' -v ./test/integration
 
 test-clusterctl: tools-test ## Install, upgrade, move and remove the provider with the real clusterctl and the Cluster API operator.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -20,8 +22,8 @@ func (s *scene) failsOver() {
 	before := ptr.To(intstr.FromInt32(2))
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1)) })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MaxParallelDrains = before })
-	s.run(bare("db-0", first, withApp("primary")), bare("db-1", second, withApp("replica")), bare("db-2", third, withApp("replica")))
-	s.create(s.workload.Client, budgetRequiring("primary", 1))
+	s.run(bare("db-0", first, withRole("primary")), bare("db-1", second, withRole("replica")), bare("db-2", third, withRole("replica")))
+	s.create(s.workload.Client, budgetOf("primary"))
 	s.expectHealthy("primary", 1)
 
 	for _, name := range []string{first, second, third} {
@@ -35,19 +37,28 @@ func (s *scene) failsOver() {
 	s.Eventually(func() string { return s.condition(second).Message }, soon, pace).Should(ContainSubstring("The Node is schedulable"))
 	s.failOver("db-0", "db-1")
 	s.expectGone(first)
-	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("primary", 1))).To(Succeed())
+	s.Expect(s.workload.Client.Delete(s.Context(), budgetOf("primary"))).To(Succeed())
 	s.expectGone(second)
 	s.expectGone(third)
 	s.expectAtMostDraining(1)
 	s.expectInvariants()
 }
 
+func withRole(role string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Labels["role"] = role }
+}
+
+// budgetOf returns a PodDisruptionBudget that requires an available Pod with a role.
+func budgetOf(role string) *policyv1.PodDisruptionBudget {
+	return budgetRequiring(role, 1, func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.Selector = labelSelector("role", role) })
+}
+
 // failOver makes a Pod the primary in place of another one.
 func (s *scene) failOver(from, to string) {
 	s.Helper()
 	s.Expect(s.node(s.pod(to).Spec.NodeName).Spec.Unschedulable).To(BeFalse())
-	for _, change := range []struct{ pod, app string }{{from, "replica"}, {to, "primary"}} {
-		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, change.app)
+	for _, change := range []struct{ pod, role string }{{from, "replica"}, {to, "primary"}} {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"role":%q}}}`, change.role)
 		s.Expect(s.workload.Client.Patch(s.Context(), s.pod(change.pod), client.RawPatch(types.MergePatchType, patch))).To(Succeed())
 	}
 }

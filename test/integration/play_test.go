@@ -68,7 +68,7 @@ func (s *scene) removeWorkloads() {
 	s.Helper()
 	inNamespace := client.InNamespace(namespace)
 	s.Expect(s.fleet.Client.DeleteAllOf(s.Context(), &clusterv1.MachineDrainRule{}, inNamespace)).To(Succeed())
-	for _, kind := range []client.Object{&appsv1.DaemonSet{}, &appsv1.Deployment{}} {
+	for _, kind := range []client.Object{&appsv1.DaemonSet{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}} {
 		s.Expect(s.workload.Client.DeleteAllOf(s.Context(), kind, inNamespace)).To(Succeed())
 	}
 	s.Eventually(func(g Gomega) {

@@ -149,7 +149,6 @@ func pendingReplica(s *scene) {
 	s.Expect(s.evictions().Succeeded().Where(ofApp("pending")).Names()).To(Equal([]string{"pending-0"}))
 	s.Expect(s.reportsOf(first)).NotTo(ContainElement(ContainSubstring(v1alpha1.EvacuationOrdered)), "the Pod waited for the pending replica")
 	s.deleteMaintenances("pending")
-	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
 // inOrder makes a NodeMaintenance evict the Pods of StatefulSets in order.
@@ -172,7 +171,6 @@ func localReplicas(s *scene) {
 	s.expectDrained("local")
 	s.Expect(s.evictions().Succeeded().Where(ofApp("local")).Names()).To(Equal([]string{"local-3", "local-2", "local-1", "local-0"}))
 	s.deleteMaintenances("local")
-	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
 
 func namedReplica(s *scene) {
@@ -205,5 +203,4 @@ func namedReplica(s *scene) {
 		return s.metrics().Sum("capnm_pods_blocked", map[string]string{"reason": v1alpha1.ReasonWaitingForReplica})
 	}, soon, pace).Should(BeZero())
 	s.deleteMaintenances("named")
-	s.Expect(s.workload.Client.DeleteAllOf(s.Context(), &appsv1.StatefulSet{}, client.InNamespace(namespace))).To(Succeed())
 }
