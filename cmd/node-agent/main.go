@@ -78,6 +78,7 @@ func run(o options, mode string) error {
 	switch mode {
 	case "lock":
 		keeper.Who = "node-agent-lock"
+		go keeper.Run(ctx)
 		nodeagent.KeepLock(ctx, config, state, keeper)
 		return nil
 	case "":

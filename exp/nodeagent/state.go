@@ -144,9 +144,9 @@ func (s State) write(name string, value any) error {
 // KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended
 // during a shutdown, because logind grants no new locks then. KeepLock releases its lock after the agent has released its own, or at
 // the deadline. If the shutdown is cancelled, KeepLock starts the kubelet if the agent has stopped it: without the kubelet, nothing
-// restarts an agent whose process has ended. config applies until the agent has stored the configuration of the Node.
+// restarts an agent whose process has ended. The caller runs keeper. config applies until the agent has stored the configuration of the
+// Node.
 func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *logind.Keeper) {
-	go keeper.Run(ctx)
 	changed, starting := keeper.Changed(), failureLog{}
 	for ctx.Err() == nil {
 		select {
