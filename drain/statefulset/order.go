@@ -53,6 +53,7 @@ type Waiting struct {
 
 // Decision contains the Pods that are released and those that wait.
 type Decision struct {
+	// Reports are stored in this order. If one cannot be stored, those after it are not.
 	Reports []Report
 	// RequeueAt is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
 	RequeueAt time.Time
@@ -120,9 +121,9 @@ func Decide(o Observation) Decision {
 		return d
 	}
 	wait := o.waitOf(next)
-	if wait == nil {
-		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
+	if wait == nil { // the others are told first: one that was not would not wait for this Pod, see waitOf
 		d.Reports = append(d.Reports, o.tell(others)...)
+		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
 		return d
 	}
 	d.RequeueAt = o.Now.Add(decisionInterval)
