@@ -91,7 +91,7 @@ func (f *Finder) Find(ctx context.Context, namespace string, belongs func(*corev
 		}
 		pod, known := PodOf(f.Observation, e)
 		switch {
-		case !known && e.IsAssignedTo(f.Class) && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
+		case !known && evacuation.Next(evacuation.Input{Evacuation: e, Now: f.Now}).Kind == evacuation.AwaitPod:
 			if awaited, err := f.isAwaited(ctx, e); err != nil || awaited {
 				return nil, false, err
 			}

@@ -1,6 +1,7 @@
 package assignment
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -21,20 +22,31 @@ func TestFindWithUnknownPods(t *testing.T) {
 		name        string
 		annotations map[string]string
 		finalizer   string
+		active      string // the active evacuator, which has completed, and else that of StatefulSets, which has not
 		known       bool
 	}{
-		{"E8: waits for the Pod of an Evacuation", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, false},
-		{"E8: does not wait for the Pod of an Evacuation that has ended and has a finalizer of another actor", nil, "example.com/audit", true},
-		{"E78: waits for a Pod on a Node that exists", on("n"), v1alpha1.NodeMaintenanceInstigatorFinalizer, false},
-		{"E78: does not wait for a Pod on a Node that does not exist", on("gone"), v1alpha1.NodeMaintenanceInstigatorFinalizer, true},
-		{"E78: does not wait for a Pod without a Node", on(""), v1alpha1.NodeMaintenanceInstigatorFinalizer, true},
+		{"E8: waits for the Pod of an Evacuation", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, "", false},
+		{"E8: does not wait for the Pod of an Evacuation that has ended and has a finalizer of another actor", nil, "example.com/audit", "", true},
+		{"E78: waits for a Pod on a Node that exists", on("n"), v1alpha1.NodeMaintenanceInstigatorFinalizer, "", false},
+		{"E78: does not wait for a Pod on a Node that does not exist", on("gone"), v1alpha1.NodeMaintenanceInstigatorFinalizer, "", true},
+		{
+			"E28: waits for a Pod that may be being evicted", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, v1alpha1.EvacuatorClassStatefulSet, false,
+		},
+		{"E87: waits for a Pod that a later evacuator may evacuate", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, "after.example.com", false},
+		{"E87: does not wait for a Pod that an earlier evacuator evacuates", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, "before.example.com", true},
+		{"E78: does not wait for a Pod without a Node", on(""), v1alpha1.NodeMaintenanceInstigatorFinalizer, "", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "default", Name: "web", Annotations: tc.annotations, Finalizers: []string{tc.finalizer}, DeletionTimestamp: new(metav1.NewTime(now)),
 			}}
-			e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassStatefulSet)
+			e.Spec.Evacuators = []v1alpha1.Evacuator{
+				{EvacuatorClass: "before.example.com", Priority: 20000}, {EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
+				{EvacuatorClass: "after.example.com", Priority: 100},
+			}
+			e.Status.ActiveEvacuatorClass = new(cmp.Or(tc.active, v1alpha1.EvacuatorClassStatefulSet))
+			e.Status.ActiveEvacuatorCompleted = tc.active != ""
 			watched := fakes.Client(e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 			f := Finder{Watched: watched, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now}
 			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
