@@ -42,8 +42,8 @@ func TestFindWithUnknownPods(t *testing.T) {
 				Namespace: "default", Name: "web", Annotations: tc.annotations, Finalizers: []string{tc.finalizer}, DeletionTimestamp: new(metav1.NewTime(now)),
 			}}
 			e.Spec.Evacuators = []v1alpha1.Evacuator{
-				{EvacuatorClass: "before.example.com", Priority: 20000}, {EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
-				{EvacuatorClass: "after.example.com", Priority: 100},
+				{EvacuatorClass: "before.example.com", Priority: 20000}, {EvacuatorClass: "after.example.com", Priority: 100},
+				{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
 			}
 			e.Status.ActiveEvacuatorClass = new(cmp.Or(tc.active, v1alpha1.EvacuatorClassStatefulSet))
 			e.Status.ActiveEvacuatorCompleted = tc.active != ""
