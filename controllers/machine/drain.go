@@ -127,8 +127,14 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
 	return err
 }
 
-// refuseFound returns why the Node and the NodeMaintenance that were found permit no drain now, and proceeds otherwise.
+// refuseFound returns why the Node and the NodeMaintenance that were found permit no drain now, and proceeds otherwise. It first ends the
+// drain in place of a Node that was replaced, see machinedrain.EndFormerDrain.
 func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error) {
+	if s.found.Maintenance == nil && s.node != nil {
+		if err := r.patchMachine(ctx, s, "removing the records of the drain of a Node that was replaced", machinedrain.EndFormerDrain(s.node)); err != nil {
+			return outcome{}, err
+		}
+	}
 	isRunning, skip := s.machine.DeletionTimestamp.IsZero(), machinedrain.SkipNode(s.node)
 	switch m := s.found.Maintenance; {
 	case s.node == nil && isRunning:

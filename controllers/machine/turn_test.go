@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"testing"
@@ -402,6 +403,58 @@ func TestTurnOfCordonedNode(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(turn).To(Equal(machinedrain.Turn{}))
 	})
+}
+
+// TestDrainAfterNodeWasReplaced replaces the Node of a Machine by another one with the same name after the drain in place of the Machine.
+func TestDrainAfterNodeWasReplaced(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+	started := map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Hour)}
+	detaches := map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Hour), v1alpha1.VolumeWaitStartedAnnotation: ago(50 * time.Minute)}
+	ended := map[string]string{v1alpha1.DrainStartedAnnotation: ago(time.Hour), v1alpha1.DrainEndedAnnotation: ago(50 * time.Minute)}
+	for _, tc := range []struct {
+		reason  string // of the condition
+		records map[string]string
+	}{
+		{v1alpha1.ReasonTimedOut, started},
+		{v1alpha1.ReasonTimedOut, detaches},
+		{v1alpha1.ReasonMachineDrained, ended},
+		{v1alpha1.ReasonMachineCordoning, detaches}, // the Machine was reconciled while it had no Node
+	} {
+		for limit, drains := range []int{0: 2, 1: 1, 2: 2} { // 0: no limit
+			for _, deleted := range []bool{false, true} {
+				t.Run(fmt.Sprintf("M147: a Machine is drained again in a turn, reason %s, limit %d, deleted: %t", tc.reason, limit, deleted), func(t *testing.T) {
+					g, machines, policy := NewWithT(t), deletedWorkers(now, "x", "drains"), policyWithLimit(intstr.FromInt(limit))
+					if limit == 0 {
+						policy.Spec.MaxParallelDrains = nil
+					}
+					x, node := machines[0], nodeOf(machines[0])
+					machinedrain.RequestDrain(now.Add(-2 * time.Hour))(x)
+					x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
+					x.Annotations[clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation] = ""
+					maps.Copy(x.Annotations, tc.records)
+					x.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: tc.reason}}
+					x.Spec.Deletion.NodeDrainTimeoutSeconds, x.DeletionTimestamp = ptr.To[int32](60), ptr.To(metav1.NewTime(now.Add(-10*time.Second)))
+					if !deleted {
+						x.DeletionTimestamp, x.Finalizers = nil, nil
+					}
+					node.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+					management := managementCluster(machines...).WithObjects(policy).Build()
+					remote := workloadCluster().WithObjects(node, nodeOf(machines[1]), drainOf(machines[1], now.Add(-time.Second))).Build()
+					r := newReconciler(t, management, connectedTo(remote, now), clocktesting.NewFakePassiveClock(now))
+					infrastructureExists(r, machines...)
+					for range 3 {
+						g.Expect(reconcileAt(t, r, x, now)).To(Succeed())
+					}
+					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(x), x)).To(Succeed())
+					g.Expect(machinedrain.HasHook(x)).To(BeTrue(), "the Node is not drained")
+					g.Expect(conditions.GetReason(x, v1alpha1.MachineNodeMaintenance)).To(BeElementOf(v1alpha1.ReasonWaitingForTurn, v1alpha1.ReasonMachineDraining))
+					draining, _ := drainingIn(t, remote)
+					g.Expect(draining).To(HaveLen(drains))
+				})
+			}
+		}
+	}
 }
 
 func TestTurnAfterStageChange(t *testing.T) {

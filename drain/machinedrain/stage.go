@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -136,6 +137,19 @@ func EndMaintenance(m *clusterv1.Machine) (changed bool) {
 // EndDrain removes what a drain has set on a Machine: its request, its clock, and the permission of an in-place update.
 func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
+}
+
+// EndFormerDrain removes what the drain in place of a Machine has recorded before its Node was created. That drain was of another Node with
+// the same name: neither the turn nor the timeouts of that drain count for this one.
+func EndFormerDrain(node *corev1.Node) func(*clusterv1.Machine) (changed bool) {
+	return func(m *clusterv1.Machine) (changed bool) {
+		for _, annotation := range []string{v1alpha1.DrainStartedAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation} {
+			if t := timeIn(m, annotation); t != nil && drainRequested(m) != nil && t.Before(node.CreationTimestamp.Time) {
+				changed = removeAnnotations(m, annotation) || changed
+			}
+		}
+		return changed
+	}
 }
 
 // WasDrained reports whether the drain of a running Machine has completed in all parts, so that it needs no other step unless Pods must be
