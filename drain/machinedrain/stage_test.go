@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -197,6 +198,35 @@ func TestWantedStage(t *testing.T) {
 			if got := machinedrain.WantedStage(machine, tc.cluster, policy, tc.outdated); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
+		})
+	}
+}
+
+func TestEndFormerDrain(t *testing.T) {
+	at := func(second int) string { return after(second).UTC().Format(time.RFC3339) }
+	for name, tc := range map[string]struct {
+		isInPlace bool
+		created   int
+		ends      bool
+	}{
+		"M147: the start of a drain in place from before the creation of the Node does not count": {true, 20, true},
+		"M147: the start of a drain in place counts when its NodeMaintenance is recreated":        {true, 2, false},
+		"M37: the start of the drain of a deletion counts for a Node that is recreated":           {false, 20, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, m := NewWithT(t), inDeletion("m")
+			m.Annotations[v1alpha1.WaitingForTurnAnnotation], m.Annotations[v1alpha1.DrainStartedAnnotation] = at(3), at(4)
+			m.Annotations[v1alpha1.VolumeWaitStartedAnnotation] = at(20)
+			if tc.isInPlace {
+				machinedrain.RequestDrain(after(1))(&m)
+			}
+			want := m.DeepCopy()
+			if tc.ends {
+				delete(want.Annotations, v1alpha1.DrainStartedAnnotation)
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(after(tc.created))}}
+			g.Expect(machinedrain.EndFormerDrain(node)(&m)).To(Equal(tc.ends))
+			g.Expect(m.Annotations).To(Equal(want.Annotations))
 		})
 	}
 }
