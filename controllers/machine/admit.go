@@ -100,7 +100,7 @@ func (r *Reconciler) findNode(ctx context.Context, s *scope) (outcome, error) {
 		if workload.IsNotConnected(err) && r.hasTriedToConnect(ctx, s) { // what has blocked the Machine before does not count
 			remembered := r.memoryOf(s.machine)
 			remembered.unconnected = cmp.Or(remembered.unconnected, s.now)
-			if deadline = machinedrain.NodeLookupDeadline(s.machine, remembered.unconnected); s.exceeds(&deadline) {
+			if deadline = machinedrain.NodeLookupDeadline(s.machine, remembered.unconnected, r.failedContact(ctx, s)); s.exceeds(&deadline) {
 				return outcome{}, nil
 			}
 		}

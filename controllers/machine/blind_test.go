@@ -47,8 +47,9 @@ func (d disconnected) GetHealthCheckingState(context.Context, client.ObjectKey) 
 func TestWithoutConnection(t *testing.T) {
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
-	hasFailed := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), ConsecutiveFailures: 1}
-	wasLost := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), LastProbeSuccessTime: now.Add(-20 * time.Second), ConsecutiveFailures: 2}
+	hasFailed := clustercache.HealthCheckingState{LastProbeTime: now, ConsecutiveFailures: 1}
+	hadFailed := clustercache.HealthCheckingState{LastProbeTime: now.Add(-time.Second), ConsecutiveFailures: 1}
+	wasLost := clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now.Add(-20 * time.Second), ConsecutiveFailures: 2}
 	var notTried clustercache.HealthCheckingState
 	waits := map[string]string{v1alpha1.WaitingForTurnAnnotation: ago(50 * time.Minute)}
 	for _, tc := range []struct {
@@ -104,6 +105,15 @@ func TestWithoutConnection(t *testing.T) {
 			name: "M92: releases it a minute after the first failed attempt", state: hasFailed,
 			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
 			released: true,
+		},
+		{
+			name: "M92: keeps it until another attempt has failed: the workload cluster may have been reachable since the last one", state: hadFailed,
+			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
+			wants: v1alpha1.ReasonWaitingForWorkloadCluster,
+		},
+		{
+			name: "M87: keeps it until another attempt has failed", state: hadFailed, nodeUnknown: true, blindFor: time.Minute, unconnected: true,
+			wants: v1alpha1.ReasonWaitingForWorkloadCluster,
 		},
 		{
 			name: "M92: a step that fails in between does not start this minute again", state: wasLost, records: waits, fails: true, brief: true,

@@ -85,7 +85,7 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 		}
 		ctrl.LoggerFrom(ctx).Info("The Machine gets a turn although its drain cannot begin", "reason", waiting.reason, "message", waiting.message)
 	}
-	return s.untilDeadline(waiting)
+	return s.untilDeadline(waiting, r.failedContact(ctx, s))
 }
 
 // countBlock returns since when this process has found the drain of the Machine to be blocked, zero if that does not count yet, because the
@@ -151,6 +151,14 @@ func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
 }
 
+// failedContact returns when the last attempt to reach the workload cluster failed, zero if it succeeded.
+func (r *Reconciler) failedContact(ctx context.Context, s *scope) time.Time {
+	if state := r.Clusters.HealthState(ctx, s.nameOfCluster()); state.ConsecutiveFailures > 0 {
+		return state.LastProbeTime
+	}
+	return time.Time{}
+}
+
 // isProvisioned reports whether the infrastructure of a Cluster is provisioned, as its status says. It returns true if the Cluster was not
 // read.
 func isProvisioned(cluster *clusterv1.Cluster) bool {
@@ -168,10 +176,10 @@ func (r *Reconciler) endBlock(s *scope) {
 
 // untilDeadline limits a wait during which the drain cannot be observed. If a deadline is exceeded, the drain timeout, or the volume detach
 // timeout once the drain is over, it returns the outcome that releases the Machine regardless of what it waits for. The volume detach
-// timeout does not end the drain: nothing has confirmed that no Pod is left.
-func (s *scope) untilDeadline(waiting outcome) outcome {
+// timeout does not end the drain: nothing has confirmed that no Pod is left. See failedContact for failed.
+func (s *scope) untilDeadline(waiting outcome, failed time.Time) outcome {
 	clock := s.clock()
-	switch deadline, part := clock.BlindDeadline(s.machine, s.BlockedSince); {
+	switch deadline, part := clock.BlindDeadline(s.machine, s.BlockedSince, failed); {
 	case s.confirming: // what the deadlines limit is over
 		return s.requeueBy(nil, waiting)
 	case !s.exceeds(deadline):

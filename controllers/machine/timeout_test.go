@@ -93,7 +93,7 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 		"the first attempt counts, and not the former start")
 	for after, action := range map[time.Duration]action{92 * time.Minute: wait, 2 * time.Hour: wait, 150 * time.Minute: release} {
 		later := &scope{machine: s.machine, cluster: cluster, policy: s.policy, now: deletion.Add(after)} // the workload cluster is unreachable
-		got := later.untilDeadline(outcome{action: wait, blind: true})
+		got := later.untilDeadline(outcome{action: wait, blind: true}, time.Time{})
 		g.Expect(got.action).To(Equal(action), "after %s", after)
 	}
 }

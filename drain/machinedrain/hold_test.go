@@ -457,7 +457,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 			blind := machinedrain.Situation{BlockedSince: after(200), NeedsTurn: true}
 			for _, second := range []int{200, 300, 3600} {
 				clock := machinedrain.ClockIn(blind, &m, after(second))
-				if at, _ := clock.BlindDeadline(&m, after(200)); at != nil {
+				if at, _ := clock.BlindDeadline(&m, after(200), time.Time{}); at != nil {
 					t.Errorf("released at %s", at)
 				}
 				expectTime(t, ptr.To(clock.EarliestBlindTurn(&m, time.Time{})), ptr.To(after(260)))
@@ -469,7 +469,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 				t.Errorf("has not got the turn: %v", m.Annotations)
 			}
 			blind.TurnGranted, blind.NeedsTurn = false, false
-			at, _ := machinedrain.ClockIn(blind, &m, after(3601)).BlindDeadline(&m, after(200))
+			at, _ := machinedrain.ClockIn(blind, &m, after(3601)).BlindDeadline(&m, after(200), time.Time{})
 			expectTime(t, at, ptr.To(after(3660)))
 		}
 		unlimited, neverHeld := policy("all"), named("a")

@@ -413,25 +413,32 @@ func TestBlindDeadline(t *testing.T) {
 		name    string
 		machine *clusterv1.Machine
 		since   int
+		failed  time.Time
 		want    *time.Time
 	}{
 		{
 			"M92: is a minute after the first failed attempt to connect, if the drain timeout has passed before",
-			machine(isDeleted, timeouts(300, 0), started(100)), 900, ptr.To(after(960)),
+			machine(isDeleted, timeouts(300, 0), started(100)), 900, time.Time{}, ptr.To(after(960)),
 		},
-		{"M92: is the drain timeout if this process has failed for a minute by then", machine(isDeleted, timeouts(300, 0), started(700)), 930, ptr.To(after(1000))},
+		{"M92: is the drain timeout if this process has failed for a minute by then", machine(isDeleted, timeouts(300, 0), started(700)), 930, time.Time{}, ptr.To(after(1000))},
 		{
 			"M92: is a minute after the first failed attempt, also if the timeout is shorter",
-			machine(isDeleted, timeouts(20, 0), started(100)), 900, ptr.To(after(960)),
+			machine(isDeleted, timeouts(20, 0), started(100)), 900, time.Time{}, ptr.To(after(960)),
 		},
 		{
 			"M92: is a minute after the first failed attempt, if the volume detach timeout has passed before",
-			machine(isDeleted, timeouts(0, 300), waits), 900, ptr.To(after(960)),
+			machine(isDeleted, timeouts(0, 300), waits), 900, time.Time{}, ptr.To(after(960)),
 		},
-		{"M92: does not exist without a timeout", machine(isDeleted, started(100)), 900, nil},
+		{
+			"M92: is after the next attempt to reach the workload cluster, if the last one failed before", machine(isDeleted, timeouts(300, 0), started(100)),
+			900, after(935), ptr.To(after(980)),
+		},
+		{"M92: is not put off by that attempt if it fails, too", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(970), ptr.To(after(960))},
+		{"M92: is not put off without a limit: no attempt may follow", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(900), ptr.To(after(960))},
+		{"M92: does not exist without a timeout", machine(isDeleted, started(100)), 900, time.Time{}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			at, _ := machinedrain.ClockOf(tc.machine, unread, after(present)).BlindDeadline(tc.machine, after(tc.since))
+			at, _ := machinedrain.ClockOf(tc.machine, unread, after(present)).BlindDeadline(tc.machine, after(tc.since), tc.failed)
 			expectTime(t, at, tc.want)
 		})
 	}
@@ -440,14 +447,16 @@ func TestBlindDeadline(t *testing.T) {
 func TestNodeLookupDeadline(t *testing.T) {
 	m := machine(isDeleted)
 	for _, tc := range []struct {
-		name        string
-		since, want int
+		name                string
+		since, failed, want int
 	}{
-		{"M87: is a minute after the deletion", -100, 60},
-		{"M87: is a minute after the first failed attempt to connect of this process", 500, 560},
+		{"M87: is a minute after the deletion", -100, -100, 60},
+		{"M87: is a minute after the first failed attempt to connect of this process", 500, 500, 560},
+		{"M87: is after the next attempt, if the last one failed before", 500, 535, 580},
+		{"M87: is not put off by that attempt if it fails, too", 500, 570, 560},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			at := machinedrain.NodeLookupDeadline(m, after(tc.since))
+			at := machinedrain.NodeLookupDeadline(m, after(tc.since), after(tc.failed))
 			expectTime(t, &at, ptr.To(after(tc.want)))
 		})
 	}
