@@ -131,7 +131,8 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (err error) {
 // drain in place of a Node that was replaced, see machinedrain.EndFormerDrain.
 func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error) {
 	if s.found.Maintenance == nil && s.node != nil {
-		if err := r.patchMachine(ctx, s, "removing the records of the drain of a Node that was replaced", machinedrain.EndFormerDrain(s.node)); err != nil {
+		end := machinedrain.EndFormerDrain(s.node, s.now)
+		if err := r.patchMachine(ctx, s, "removing the records of the drain of a Node that was replaced", end); err != nil {
 			return outcome{}, err
 		}
 	}

@@ -140,11 +140,15 @@ func EndDrain(m *clusterv1.Machine) (changed bool) {
 }
 
 // EndFormerDrain removes what the drain in place of a Machine has recorded before its Node was created. That drain was of another Node with
-// the same name: neither the turn nor the timeouts of that drain count for this one.
-func EndFormerDrain(node *corev1.Node) func(*clusterv1.Machine) (changed bool) {
+// the same name: neither the turn nor the timeouts of that drain count for this one. A creation in the future, by the clock of a workload
+// cluster that is ahead, removes nothing: it would do so again and again, and no timeout would end the drain.
+func EndFormerDrain(node *corev1.Node, now time.Time) func(*clusterv1.Machine) (changed bool) {
 	return func(m *clusterv1.Machine) (changed bool) {
+		if drainRequested(m) == nil || node.CreationTimestamp.After(now) {
+			return false
+		}
 		for _, annotation := range []string{v1alpha1.DrainStartedAnnotation, v1alpha1.DrainEndedAnnotation, v1alpha1.VolumeWaitStartedAnnotation} {
-			if t := timeIn(m, annotation); t != nil && drainRequested(m) != nil && t.Before(node.CreationTimestamp.Time) {
+			if t := timeIn(m, annotation); t != nil && t.Before(node.CreationTimestamp.Time) {
 				changed = removeAnnotations(m, annotation) || changed
 			}
 		}

@@ -212,6 +212,7 @@ func TestEndFormerDrain(t *testing.T) {
 		"M147: the start of a drain in place from before the creation of the Node does not count": {true, 20, true},
 		"M147: the start of a drain in place counts when its NodeMaintenance is recreated":        {true, 2, false},
 		"M37: the start of the drain of a deletion counts for a Node that is recreated":           {false, 20, false},
+		"M147: it counts for a Node that was created in the future: a clock is wrong":             {true, present + 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, m := NewWithT(t), inDeletion("m")
@@ -225,7 +226,7 @@ func TestEndFormerDrain(t *testing.T) {
 				delete(want.Annotations, v1alpha1.DrainStartedAnnotation)
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(after(tc.created))}}
-			g.Expect(machinedrain.EndFormerDrain(node)(&m)).To(Equal(tc.ends))
+			g.Expect(machinedrain.EndFormerDrain(node, after(present))(&m)).To(Equal(tc.ends))
 			g.Expect(m.Annotations).To(Equal(want.Annotations))
 		})
 	}
