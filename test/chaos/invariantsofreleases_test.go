@@ -143,6 +143,13 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.storeMachine(unhooked)
 			s.later(21*time.Second).timeOut("n2", "Drain not completed yet")
 		}, nil},
+		{"M93: a Machine gets a turn before an older one that is paused", func(s *story) {
+			waitForTurn(s, "n2", "n3")
+			s.storeMachine(unhooked)
+			s.storeNamedMachine("n2", func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" })
+			getTurn(s, "n3")
+			s.later(25*time.Second).timeOut("n3", "Drain not completed yet")
+		}, nil},
 		{"M93: two Machines get a turn at once while the manager cannot observe turns", func(s *story) {
 			waitForTurn(s, "n2", "n3")
 			getTurn(s.later(20*time.Second), "n2")

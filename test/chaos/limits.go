@@ -252,7 +252,7 @@ func (l *limits) mayBegin(m moment, name string) bool {
 	before, latest := 0, m.requested[name]
 	for _, other := range m.order {
 		drains := l.drains(m, other)
-		if other == name || !l.contends(m, name, other) || !drains && m.compare(other, name) > 0 {
+		if other == name || !l.contends(m, name, other) || !drains && (m.compare(other, name) > 0 || l.mayBePaused(m, other)) {
 			continue
 		}
 		before++
@@ -272,6 +272,14 @@ func (l *limits) contends(m moment, name, other string) bool {
 	}
 	known := l.heldSince(other) <= max(l.heldSince(name), l.Management.Clock.Before(m.at.Add(-appearance)))
 	return known && !slices.ContainsFunc(l.machines[other].during(m.management[0], m.management[1]), isNotHeld)
+}
+
+// mayBePaused returns whether the manager may have observed that a Machine is paused. While it waits, it keeps no other one from its turn.
+func (l *limits) mayBePaused(m moment, name string) bool {
+	since := l.Management.Clock.Before(m.at.Add(-appearance))
+	return slices.ContainsFunc(l.machines[name].during(since, m.management[1]), func(s stored[*clusterv1.Machine]) bool {
+		return s.exists && metav1.HasAnnotation(s.object.ObjectMeta, clusterv1.PausedAnnotation)
+	})
 }
 
 // heldSince returns the revision of the deletion of a Machine.
