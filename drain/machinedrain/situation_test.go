@@ -420,7 +420,10 @@ func TestBlindDeadline(t *testing.T) {
 			"M92: is a minute after the first failed attempt to connect, if the drain timeout has passed before",
 			machine(isDeleted, timeouts(300, 0), started(100)), 900, time.Time{}, ptr.To(after(960)),
 		},
-		{"M92: is the drain timeout if this process has failed for a minute by then", machine(isDeleted, timeouts(300, 0), started(700)), 930, time.Time{}, ptr.To(after(1000))},
+		{
+			"M92: is the drain timeout if this process has failed for a minute by then",
+			machine(isDeleted, timeouts(300, 0), started(700)), 930, time.Time{}, ptr.To(after(1000)),
+		},
 		{
 			"M92: is a minute after the first failed attempt, also if the timeout is shorter",
 			machine(isDeleted, timeouts(20, 0), started(100)), 900, time.Time{}, ptr.To(after(960)),
