@@ -343,6 +343,38 @@ func TestWithoutConnection(t *testing.T) {
 	}
 }
 
+// TestReconnectedAfterDrainTimeout: the drain timeout of a Machine passes between two attempts to reach the workload cluster. The second
+// one succeeds. Another actor has completed the NodeMaintenance meanwhile, which must be deleted before the Node can be drained.
+func TestReconnectedAfterDrainTimeout(t *testing.T) {
+	t.Run("M92: if an attempt after the drain timeout succeeds, the Machine waits until 45 s after the last one that failed", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+		machine, policy := deletedWorkers(start, "m")[0], policyWithLimit(intstr.FromInt32(1))
+		machine.Spec.Deletion.NodeDrainTimeoutSeconds, policy.Spec.MaxParallelDrains = new(int32(60)), nil
+		machine.Annotations[v1alpha1.DrainStartedAnnotation] = start.Format(time.RFC3339)
+		completed := drainOf(machine, start)
+		completed.Spec.Stage = v1alpha1.StageComplete
+		management := managementCluster(machine).WithObjects(policy).Build()
+		connection := &disconnected{ClusterCache: clustercache.NewFakeEmptyClusterCache()}
+		r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+		r.references.Set(clusterKey, "c/kubeconfig", referenced{}, time.Hour)
+		infrastructureExists(r, machine)
+		isReleasedAt := func(after time.Duration) bool {
+			g.Expect(reconcileAt(t, r, machine, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			return !machinedrain.HasHook(machine)
+		}
+		for _, failed := range []time.Duration{0, 35 * time.Second} {
+			connection.state = clustercache.HealthCheckingState{LastProbeTime: start.Add(failed), ConsecutiveFailures: 1}
+			g.Expect(isReleasedAt(failed)).To(BeFalse())
+		}
+		connection.ClusterCache = clustercache.NewFakeClusterCache(workloadCluster(machine).WithObjects(completed).Build(), clusterKey)
+		reached := start.Add(70 * time.Second)
+		connection.state = clustercache.HealthCheckingState{LastProbeTime: reached, LastProbeSuccessTime: reached}
+		g.Expect(isReleasedAt(70*time.Second)).To(BeFalse(), "undrained, with the first attempt that succeeds")
+		g.Expect(isReleasedAt(80 * time.Second)).To(BeTrue())
+	})
+}
+
 // unreadPolicy returns a MachineDrainPolicy that cannot be decoded.
 func unreadPolicy(t *testing.T, name string) *setaside.Objects {
 	t.Helper()

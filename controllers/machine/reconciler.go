@@ -239,14 +239,16 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 }
 
 // memory is what the reconciliations of a Machine remember. Those of other Machines do not read it, and a Machine has one reconciliation
-// at a time, so it needs no lock. Each time is since when something has lasted, zero if it does not. A restart of the manager delays what
-// depends on it.
+// at a time, so it needs no lock. Each time but failedContact is since when something has lasted, zero if it does not. A restart of the
+// manager delays what depends on it.
 type memory struct {
 	failure     workload.Failure // of the reconciliation
 	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
 	policyGone  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
 	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
+
+	failedContact time.Time // see there
 
 	// The following end with the first reconciliation that does not find them again.
 	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem

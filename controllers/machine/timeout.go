@@ -151,12 +151,14 @@ func (r *Reconciler) hasTriedToConnect(ctx context.Context, s *scope) bool {
 	return !r.Clusters.HealthState(ctx, s.nameOfCluster()).LastProbeTime.IsZero()
 }
 
-// failedContact returns when the last attempt to reach the workload cluster failed, zero if it succeeded.
+// failedContact returns when an attempt to reach the workload cluster last failed, zero if this process has not found that one did. The
+// failure also counts after an attempt that succeeds: then the drain must have time to begin.
 func (r *Reconciler) failedContact(ctx context.Context, s *scope) time.Time {
+	remembered := r.memoryOf(s.machine)
 	if state := r.Clusters.HealthState(ctx, s.nameOfCluster()); state.ConsecutiveFailures > 0 {
-		return state.LastProbeTime
+		remembered.failedContact = state.LastProbeTime
 	}
-	return time.Time{}
+	return remembered.failedContact
 }
 
 // isProvisioned reports whether the infrastructure of a Cluster is provisioned, as its status says. It returns true if the Cluster was not

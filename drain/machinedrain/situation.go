@@ -108,27 +108,24 @@ func (c Clock) HasTimedOut() bool { return c.Volumes != nil && c.Drain != nil &&
 // after 10 to 30 s.
 const BlindPeriod = time.Minute
 
-// contactInterval is how long after a failed attempt to reach a workload cluster the ClusterCache has made another one at the latest: 30 s,
-// and the timeout of a request.
+// contactInterval is how long a Machine waits after a failed attempt to reach its workload cluster for the next one, and for its drain to
+// begin if that succeeds. The ClusterCache makes the next attempt after 10 to 30 s, and waits 5 s for an answer.
 const contactInterval = 45 * time.Second
 
 // BlindDeadline returns when a Machine is released whose drain this process has been unable to observe, or to begin, since a time, nil if
-// it is not. This is the deadline, but not before BlindPeriod has passed, also if the timeout is shorter. failed is when the last attempt
-// to reach the workload cluster failed, zero if it succeeded.
+// it is not. This is the deadline, but not before BlindPeriod has passed, also if the timeout is shorter. failed is when an attempt to
+// reach the workload cluster last failed, zero if none has: see afterNextAttempt.
 func (c Clock) BlindDeadline(m *clusterv1.Machine, since, failed time.Time) (at *time.Time, of Part) {
 	at, of = c.Deadline(m)
 	if at == nil {
 		return nil, of
 	}
-	later := *at
-	if earliest := since.Add(BlindPeriod); later.Before(earliest) {
-		later = earliest
-	}
-	return new(afterNextAttempt(later, failed)), of
+	return new(afterNextAttempt(*notBefore(at, new(since.Add(BlindPeriod))), failed)), of
 }
 
-// afterNextAttempt returns when a wait for a workload cluster ends: at its deadline, if the last attempt to reach the cluster failed after
-// that. If it failed before, the cluster may have been reachable for up to contactInterval, so the next attempt decides.
+// afterNextAttempt returns when a wait for a workload cluster ends: at its deadline, if an attempt to reach the cluster has failed after
+// that. If the last failed attempt was before, the cluster may have become reachable since: the wait continues until another attempt fails,
+// at most for contactInterval after the last.
 func afterNextAttempt(deadline, failed time.Time) time.Time {
 	if next := failed.Add(contactInterval); failed.Before(deadline) && next.After(deadline) {
 		return next

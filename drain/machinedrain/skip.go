@@ -102,10 +102,10 @@ func WaitsForVolumes(m *clusterv1.Machine, node *corev1.Node) bool {
 }
 
 // NodeLookupDeadline returns until when a deleted Machine that has a provider ID and no nodeRef waits for the connection to its workload
-// cluster: until BlindPeriod has passed since its deletion, and since this process first failed to connect, and another attempt has failed
-// after that. failed is when the last one did, zero if it succeeded. clusterctl move loses the nodeRef, so that its Node is known only
-// after a lookup. The wait is limited because the Machine may never have had a Node, and may be the reason that there is no connection: the
-// first control plane Machine of a Cluster. Cluster API does not wait.
+// cluster: until BlindPeriod has passed since its deletion, and since this process first failed to connect, and then until
+// afterNextAttempt. failed is when an attempt last failed, zero if none has. clusterctl move loses the nodeRef, so that its Node is known
+// only after a lookup. The wait is limited because the Machine may never have had a Node, and may be the reason that there is no
+// connection: the first control plane Machine of a Cluster. Cluster API does not wait.
 func NodeLookupDeadline(m *clusterv1.Machine, since, failed time.Time) time.Time {
 	return afterNextAttempt(notBeforeRequest(m, since).Add(BlindPeriod), failed)
 }
