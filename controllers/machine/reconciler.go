@@ -248,7 +248,7 @@ type memory struct {
 	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
 
-	failedContact time.Time // see there
+	failedContact time.Time // when an attempt to reach the workload cluster last failed: see the method failedContact
 
 	// The following end with the first reconciliation that does not find them again.
 	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem
