@@ -32,6 +32,7 @@ func TestDrainMetrics(t *testing.T) {
 	}
 	waiting := volumes.Decide(volumes.Observation{Attached: []string{"kubernetes.io/none/1", "kubernetes.io/none/2"}})
 	t.Run("M29: counts a drain and its volumes once until the hook is released", func(t *testing.T) {
+		clear(inProgress.machines) // those of other tests
 		one, two := drain("one"), drain("two")
 		since := deletion.Add(10 * time.Second)
 		one.VolumeWaitStart, two.VolumeWaitStart = &since, &one.now
@@ -142,6 +143,7 @@ func TestWithdrawnDrainIsForgotten(t *testing.T) {
 		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}},
 		policy:  &v1alpha1.MachineDrainPolicy{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
+	clear(inProgress.machines) // those of other tests
 	observeDrain(s)
 	if _, err := r.reconcileStage(t.Context(), s); err != nil {
 		t.Fatal(err)
