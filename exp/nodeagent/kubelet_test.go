@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -155,11 +154,8 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 	t.Run("S2: the agent uses the time of a drop-in that logind reads after the agent has taken its lock", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
-		lock, err := syscall.Dup(0)
-		g.Expect(err).NotTo(HaveOccurred())
 		bus := &systemBus{answers: map[string]any{
-			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "KillUnit": hangs{},
-			"Inhibit": dbus.UnixFDIndex(lock),
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "KillUnit": hangs{}, "Inhibit": lock(t),
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
@@ -172,9 +168,7 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 	t.Run("S2: an agent that could not read the delay when it took its lock reads it later", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
-		lock, err := syscall.Dup(0)
-		g.Expect(err).NotTo(HaveOccurred())
-		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "Inhibit": dbus.UnixFDIndex(lock)}}
+		bus := &systemBus{answers: map[string]any{"PreparingForShutdown": false, "Inhibit": lock(t)}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, "")
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("Delays()", false)))
@@ -184,10 +178,8 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 	t.Run("S78: a logind that allows any delay shortens none", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
-		lock, err := syscall.Dup(0)
-		g.Expect(err).NotTo(HaveOccurred())
 		keeper := keeperOn(t, &systemBus{answers: map[string]any{
-			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(math.MaxUint64), "Inhibit": dbus.UnixFDIndex(lock),
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(math.MaxUint64), "Inhibit": lock(t),
 		}})
 		keeper.DelayFor(time.Minute, "")
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("Problem", "")))
@@ -196,10 +188,8 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 	t.Run("S6: during a shutdown, the agent ignores a drop-in that logind reads then: it applies to the next one", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
-		lock, err := syscall.Dup(0)
-		g.Expect(err).NotTo(HaveOccurred())
 		bus := &systemBus{answers: map[string]any{
-			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "Inhibit": lock(t),
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, t.TempDir())
@@ -214,7 +204,7 @@ func TestSystemdHangsBeforeTheLock(t *testing.T) {
 			}
 			return uint64(5_000_000)
 		})
-		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		bus.prepare(true)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		g.Consistently(keeper.State, 2*time.Second).Should(HaveField("DelayMax", 5*time.Second))
 	})
@@ -224,16 +214,14 @@ func TestDelayThatWasShortened(t *testing.T) {
 	t.Run("S69: a shutdown is delayed for less than logind allows when it begins, also if it allowed more when the lock was taken", func(t *testing.T) {
 		t.Parallel()
 		g := NewWithT(t)
-		lock, err := syscall.Dup(0)
-		g.Expect(err).NotTo(HaveOccurred())
 		bus := &systemBus{answers: map[string]any{
-			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": lock(t),
 		}}
 		keeper := keeperOn(t, bus)
 		keeper.DelayFor(time.Minute, "")
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Held", true), HaveField("DelayMax", 61*time.Second)))
 		bus.set("InhibitDelayMaxUSec", uint64(10_000_000))
-		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		bus.prepare(true)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", true), HaveField("DelayMax", 10*time.Second)))
 	})
 	t.Run("S69: the agent acts on a shutdown before logind answers which delay it allows", func(t *testing.T) {
@@ -244,7 +232,7 @@ func TestDelayThatWasShortened(t *testing.T) {
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
 		asked := make(chan logind.State, 10)
 		bus.set("InhibitDelayMaxUSec", func() any { asked <- keeper.State(); return hangs{} })
-		bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		bus.prepare(true)
 		g.Eventually(asked).WithTimeout(time.Minute).Should(Receive(HaveField("Preparing", true)))
 	})
 	for name, delay := range map[string]func(context.Context, *Agent){
@@ -256,17 +244,15 @@ func TestDelayThatWasShortened(t *testing.T) {
 		t.Run("S69: "+name+" delays a shutdown for less than logind allows, also if logind answers late", func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			lock, err := syscall.Dup(0)
-			g.Expect(err).NotTo(HaveOccurred())
 			bus := &systemBus{answers: map[string]any{
-				"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": dbus.UnixFDIndex(lock),
+				"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": lock(t),
 			}}
 			agent := agentOf(t, &apiServer{hangs: true})
 			agent.Keeper = keeperOn(t, bus)
 			agent.Keeper.DelayFor(time.Minute, "")
 			withoutRuntime(t, agent)
 			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
-			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+			bus.prepare(true)
 			g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 			var running sync.WaitGroup
 			t.Cleanup(running.Wait) // it may still write its state
@@ -274,7 +260,7 @@ func TestDelayThatWasShortened(t *testing.T) {
 			begin := time.Now()
 			g.Consistently(agent.Keeper.Locked, time.Second).Should(BeTrue())
 			bus.set("InhibitDelayMaxUSec", uint64(1_000_000))
-			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+			bus.prepare(true)
 			g.Eventually(agent.Keeper.Locked).WithTimeout(time.Minute).Should(BeFalse())
 			g.Expect(time.Since(begin)).To(BeNumerically("<", 25*time.Second), "30 s are configured")
 		})
@@ -307,15 +293,11 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 		agent.Keeper = keeperOn(t, bus)
 		withoutRuntime(t, agent)
 		starts := func() int { return bus.calls("StartUnit") }
-		prepare := func(preparing bool) {
-			bus.set("PreparingForShutdown", preparing)
-			bus.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
-		}
 		go agent.followShutdowns(t.Context())
 		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
-		prepare(false)
+		bus.prepare(false)
 		g.Eventually(starts).WithTimeout(time.Minute).Should(BeNumerically(">", 0), "systemd refuses it")
-		prepare(true)
+		bus.prepare(true)
 		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Cancelled", false))
 		before := starts()
 		g.Eventually(starts).WithTimeout(time.Minute).Should(BeNumerically(">", before))
@@ -343,19 +325,15 @@ func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
 		g.Eventually(ended).WithTimeout(time.Minute).Should(BeClosed())
 
 		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
-		prepare := func(preparing bool) {
-			second.set("PreparingForShutdown", preparing)
-			second.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
-		}
 		keeper := keeperOn(t, second)
 		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
-		prepare(false)
+		second.prepare(false)
 		g.Eventually(agent.State.KubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
-		prepare(true)
+		second.prepare(true)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		prepare(false)
+		second.prepare(false)
 		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(Equal(1))
 	})
 }

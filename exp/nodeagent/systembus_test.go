@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
@@ -75,6 +76,20 @@ func (b *systemBus) signal(path dbus.ObjectPath, source, member string, body ...
 	b.send(dbus.TypeSignal, map[dbus.HeaderField]dbus.Variant{
 		dbus.FieldPath: dbus.MakeVariant(path), dbus.FieldInterface: dbus.MakeVariant(source), dbus.FieldMember: dbus.MakeVariant(member),
 	}, body...)
+}
+
+// prepare begins or cancels a shutdown.
+func (b *systemBus) prepare(preparing bool) {
+	b.set("PreparingForShutdown", preparing)
+	b.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
+}
+
+// lock returns the answer with which logind grants a lock: any file descriptor that the Keeper can close.
+func lock(t *testing.T) dbus.UnixFDIndex {
+	t.Helper()
+	fd, err := syscall.Dup(0)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return dbus.UnixFDIndex(fd) //nolint:gosec // a file descriptor isn't negative
 }
 
 func (b *systemBus) serve(conn net.Conn) {
