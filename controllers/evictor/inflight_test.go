@@ -149,14 +149,14 @@ func TestHangingEvictions(t *testing.T) {
 		g.Expect(f.free(pod("hangs", "node-0", 0))).To(BeZero(), "the Node still has one that does not hang")
 		g.Expect(f.free(pod("hangs", "node-1", 1))).To(Equal(1))
 	})
-	t.Run("E82: evictions of several Namespaces that hang do not stop those of another", func(t *testing.T) {
+	t.Run("E82: evictions that hang in several Namespaces do not stop those in another one", func(t *testing.T) {
 		g, f := NewWithT(t), newInFlightEvictions()
 		for i := range 4 {
 			g.Expect(begin(f, fmt.Sprintf("hangs-%d", i))).To(BeNumerically(">", 0), "Namespace %d", i)
 			hang(f)
 		}
 	})
-	t.Run("E82: a second eviction of a Pod hangs by its own age, not by that of the first", func(t *testing.T) {
+	t.Run("E82: whether a second eviction of a Pod hangs depends on its own age, not on that of the first", func(t *testing.T) {
 		g, f := NewWithT(t), newInFlightEvictions()
 		g.Expect(f.begin(pod("web", "one", 0), now.Add(time.Second))).To(BeTrue())
 		g.Expect(f.hang("web-one-0", now)).To(BeFalse())

@@ -107,12 +107,12 @@ func TestWithoutConnection(t *testing.T) {
 			released: true,
 		},
 		{
-			name: "M92: keeps it until another attempt has failed: the workload cluster may have been reachable since the last one", state: hadFailed,
+			name: "M92: keeps the Machine until another attempt has failed: the workload cluster may have been reachable since the last one", state: hadFailed,
 			records: map[string]string{v1alpha1.DrainBlockedAnnotation: ago(2 * time.Minute)}, blindFor: time.Minute,
 			wants: v1alpha1.ReasonWaitingForWorkloadCluster,
 		},
 		{
-			name: "M87: keeps it until another attempt has failed", state: hadFailed, nodeUnknown: true, blindFor: time.Minute, unconnected: true,
+			name: "M87: keeps the Machine until another attempt has failed", state: hadFailed, nodeUnknown: true, blindFor: time.Minute, unconnected: true,
 			wants: v1alpha1.ReasonWaitingForWorkloadCluster,
 		},
 		{

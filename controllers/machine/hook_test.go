@@ -269,8 +269,10 @@ func TestHookThatTheManagerHasRemoved(t *testing.T) {
 		"M148: if the Cluster is being deleted, the manager has removed the hook of its Machine, and no other actor": {
 			true, v1alpha1.ReasonMachineDraining, v1alpha1.ReasonSkipped,
 		},
-		"M148: that another actor had removed it before stays reported": {true, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonHookRemoved},
-		"M53: if it is not, another actor has":                          {false, v1alpha1.ReasonMachineDraining, v1alpha1.ReasonHookRemoved},
+		"M148: the condition still says that another actor had removed the hook before": {true, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonHookRemoved},
+		"M53: if the Cluster is not being deleted, another actor has removed the hook": {
+			false, v1alpha1.ReasonMachineDraining, v1alpha1.ReasonHookRemoved,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, machine, cluster := NewWithT(t), deletedMachine(), provisionedCluster()

@@ -64,7 +64,7 @@ func TestNodeLookupAfterAnotherBlock(t *testing.T) {
 
 // TestNodeLookupWithoutInfrastructure: after clusterctl move, Cluster API does not write the status of the Cluster for ten minutes.
 func TestNodeLookupWithoutInfrastructure(t *testing.T) {
-	t.Run("M87: a Cluster whose status does not say that its infrastructure is provisioned is no failed attempt to connect", func(t *testing.T) {
+	t.Run("M87: while the status of the Cluster does not say that its infrastructure is provisioned, no attempt to connect has failed", func(t *testing.T) {
 		g, start := NewWithT(t), time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		machine := deletedWorkers(start, "m")[0]
 		machine.Status.NodeRef.Name, machine.Spec.ProviderID = "", "cloud://m"
@@ -145,7 +145,7 @@ func TestConnectionLostBeforeAPause(t *testing.T) {
 		"M87: the time of a pause, in which the manager does not look up the Node, does not count": func(m *clusterv1.Machine) {
 			m.Status.NodeRef.Name, m.Spec.ProviderID = "", "cloud://m"
 		},
-		"M92: the time of a pause, in which the manager does not try to observe the drain, is no failure to": func(m *clusterv1.Machine) {
+		"M92: the time of a pause, in which the manager does not try to observe the drain, does not count": func(m *clusterv1.Machine) {
 			m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1800)
 			m.Annotations[v1alpha1.DrainStartedAnnotation] = start.Add(-10 * time.Minute).Format(time.RFC3339)
 		},

@@ -442,11 +442,11 @@ func TestUnansweredCreation(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(Equal(minRefusedRetry))
 		failure := r.Clusters.Failures.Record(s.request, errors.New("again"), s.now.Add(time.Second))
-		g.Expect(failure.Since).To(BeTemporally("==", s.now), "M57: the condition of the Machine says it if it lasts")
+		g.Expect(failure.Since).To(BeTemporally("==", s.now), "M57: if the error lasts, the condition of the Machine names it")
 		created := &v1alpha1.EvacuationList{}
 		g.Expect(stored.List(t.Context(), created)).To(Succeed())
 		g.Expect(created.Items).To(ConsistOf(HaveField("Namespace", "web")))
-		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "E57: it may exist")
+		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "E57: each Evacuation may exist")
 		g.Expect(s.drain.createErrors).To(HaveKey(types.UID("hangs")), "the status names the Pod")
 	})
 }

@@ -115,8 +115,8 @@ func TestDrainedAndNotCordoned(t *testing.T) {
 		status       metav1.ConditionStatus
 		nodes        []bool
 	}{
-		"R85: Nodes without a Pod that must be drained are drained": {status: metav1.ConditionTrue, nodes: []bool{true, true}},
-		"R85: one that the API server refuses to cordon is not": {
+		"R85: counts Nodes without a Pod that must be drained as drained": {status: metav1.ConditionTrue, nodes: []bool{true, true}},
+		"R85: does not count a Node that the API server refuses to cordon as drained": {
 			cordonErrors: map[string]error{"two": errors.New("change freeze")}, status: metav1.ConditionFalse, nodes: []bool{true, false},
 		},
 	} {
@@ -162,7 +162,7 @@ func TestCordonErrorThatDiffersEachTime(t *testing.T) {
 	}
 	g.Expect(report(0, "1", "one")).To(ContainSubstring("denied request 1"))
 	g.Expect(report(time.Millisecond, "2", "one")).To(ContainSubstring("denied request 1"), "R86: each write of the status is followed by a reconciliation")
-	g.Expect(report(5*time.Second, "3", "one")).To(ContainSubstring("denied request 3"), "R86: the message says a later error")
+	g.Expect(report(5*time.Second, "3", "one")).To(ContainSubstring("denied request 3"), "R86: the message has the later error")
 	g.Expect(report(5*time.Second, "4", "another", "one")).To(ContainSubstring("denied request 4"), "R86: another Node is reported at once")
 	g.Expect(report(5*time.Second, "")).To(BeEmpty())
 }

@@ -21,7 +21,7 @@ func TestEvictions(t *testing.T) {
 			t.Errorf("%d more are free, allowed: %t", free, allowed)
 		}
 	})
-	t.Run("E82: no eviction waits that the limits would allow if those that hang counted for all", func(t *testing.T) {
+	t.Run("E82: no eviction waits that the limits would allow if hanging evictions counted for all Namespaces", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			all := budgets.Evictions{}
 			namespaces, nodes := rapid.IntRange(1, 4).Draw(t, "namespaces"), rapid.IntRange(1, 12).Draw(t, "nodes")

@@ -211,7 +211,7 @@ func TestTurnAfterDrainInPlace(t *testing.T) {
 		v1alpha1.ReasonMachineDrained: {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.DrainEndedAnnotation: at(3)},
 		v1alpha1.ReasonTimedOut:       {v1alpha1.DrainStartedAnnotation: at(2), v1alpha1.VolumeWaitStartedAnnotation: at(62)},
 	} {
-		t.Run("M147: a Machine whose drain in place has ended waits for another turn if its Node was replaced, and else none: "+result, func(t *testing.T) {
+		t.Run("M147: a Machine whose drain in place has ended waits for another turn if its Node was replaced, and otherwise for none: "+result, func(t *testing.T) {
 			m := inDeletion("one")
 			m.DeletionTimestamp, m.Spec.Deletion.NodeDrainTimeoutSeconds = nil, ptr.To[int32](60)
 			m.Annotations[v1alpha1.MachineStageAnnotation], m.Annotations[v1alpha1.DrainRequestedAnnotation] = "Drain", at(1)+"/"

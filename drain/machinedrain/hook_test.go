@@ -86,7 +86,7 @@ func TestHookRemoved(t *testing.T) {
 		"M9, M149: a Machine that no policy selects has a condition because of its stage annotation": {
 			reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"},
 		},
-		"M149: and had no hook, also if a policy begins to select it after its deletion": {
+		"M149: a Machine that no policy selected had no hook, also if a policy begins to select it after its deletion": {
 			reason: v1alpha1.ReasonNotManaged, annotations: []string{v1alpha1.MachineStageAnnotation, "Cordon"}, policy: &all,
 		},
 		"M17: the manager removed the hook of a Machine during its update in place": {

@@ -95,7 +95,7 @@ func TestStalledTurn(t *testing.T) {
 		{"M132: cordons one without a NodeMaintenance while that is not known", mayStall, inDeletion("one"), &v1alpha1.MachineDrainPolicy{}, nil, false},
 		{"M132: cordons one that its stage annotation requires to be cordoned, also then", mayStall, stagedCordon, &v1alpha1.MachineDrainPolicy{}, left, false},
 		{"M132, M84: cordons one whose update in place may have begun, also if its Machine is deleted", waits, updated, schedulable, nil, false},
-		{"M132, M84: also while no drain makes progress", stalls, updated, &v1alpha1.MachineDrainPolicy{}, nil, false},
+		{"M132, M84: cordons such a Node also while no drain makes progress", stalls, updated, &v1alpha1.MachineDrainPolicy{}, nil, false},
 		{"M132: leaves it schedulable if no policy selects the Machine, maybe for a moment", waits, inDeletion("one"), nil, left, true},
 		{"M132: leaves it cordoned then", stalls, inDeletion("one"), nil, cordoned, false},
 	} {

@@ -436,8 +436,8 @@ func TestBlindDeadline(t *testing.T) {
 			"M92: is after the next attempt to reach the workload cluster, if the last one failed before", machine(isDeleted, timeouts(300, 0), started(100)),
 			900, after(935), ptr.To(after(980)),
 		},
-		{"M92: is not put off by that attempt if it fails, too", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(970), ptr.To(after(960))},
-		{"M92: is not put off without a limit: no attempt may follow", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(900), ptr.To(after(960))},
+		{"M92: is not postponed again if that attempt fails, too", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(970), ptr.To(after(960))},
+		{"M92: is postponed for a limited time only: no attempt may follow", machine(isDeleted, timeouts(300, 0), started(100)), 900, after(900), ptr.To(after(960))},
 		{"M92: does not exist without a timeout", machine(isDeleted, started(100)), 900, time.Time{}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -456,7 +456,7 @@ func TestNodeLookupDeadline(t *testing.T) {
 		{"M87: is a minute after the deletion", -100, -100, 60},
 		{"M87: is a minute after the first failed attempt to connect of this process", 500, 500, 560},
 		{"M87: is after the next attempt, if the last one failed before", 500, 535, 580},
-		{"M87: is not put off by that attempt if it fails, too", 500, 570, 560},
+		{"M87: is not postponed again if that attempt fails, too", 500, 570, 560},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			at := machinedrain.NodeLookupDeadline(m, after(tc.since), after(tc.failed))

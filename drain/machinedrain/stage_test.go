@@ -209,10 +209,10 @@ func TestEndFormerDrain(t *testing.T) {
 		created   int
 		ends      bool
 	}{
-		"M147: the start of a drain in place from before the creation of the Node does not count": {true, 20, true},
-		"M147: the start of a drain in place counts when its NodeMaintenance is recreated":        {true, 2, false},
-		"M37: the start of the drain of a deletion counts for a Node that is recreated":           {false, 20, false},
-		"M147: it counts for a Node that was created in the future: a clock is wrong":             {true, present + 1, false},
+		"M147: the start of a drain in place from before the creation of the Node does not count":                 {true, 20, true},
+		"M147: the start of a drain in place counts when its NodeMaintenance is recreated":                        {true, 2, false},
+		"M37: the start of the drain of a deletion counts for a Node that is recreated":                           {false, 20, false},
+		"M147: the start of a drain in place counts for a Node whose creation is in the future: a clock is wrong": {true, present + 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, m := NewWithT(t), inDeletion("m")

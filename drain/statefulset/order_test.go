@@ -478,7 +478,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestHigherOrdinalAfterWait(t *testing.T) {
-	t.Run("E28: a Pod that has waited for a replica waits for a Pod with a higher ordinal that is to be evicted since", func(t *testing.T) {
+	t.Run("E28: a Pod that has waited for a replica also waits for a Pod with a higher ordinal whose eviction was requested later", func(t *testing.T) {
 		s := set(4)
 		o := statefulset.Observation{Set: s, Pods: podsOf(s), Waiting: waiting("db-1"), FirstDrain: begin, Now: begin.Add(5 * time.Second)}
 		unreadySince("db-0", o.Now)(&o)

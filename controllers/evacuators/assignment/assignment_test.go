@@ -30,7 +30,7 @@ func TestFindWithUnknownPods(t *testing.T) {
 		{"E78: waits for a Pod on a Node that exists", on("n"), v1alpha1.NodeMaintenanceInstigatorFinalizer, "", false},
 		{"E78: does not wait for a Pod on a Node that does not exist", on("gone"), v1alpha1.NodeMaintenanceInstigatorFinalizer, "", true},
 		{
-			"E28: waits for a Pod that may be being evicted", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, v1alpha1.EvacuatorClassStatefulSet, false,
+			"E28: waits for a Pod whose eviction may be in progress", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, v1alpha1.EvacuatorClassStatefulSet, false,
 		},
 		{"E87: waits for a Pod that a later evacuator may evacuate", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, "after.example.com", false},
 		{"E87: does not wait for a Pod that an earlier evacuator evacuates", nil, v1alpha1.NodeMaintenanceInstigatorFinalizer, "before.example.com", true},

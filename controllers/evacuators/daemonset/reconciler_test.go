@@ -63,7 +63,7 @@ func TestRefusedDeletion(t *testing.T) {
 		change func(*v1alpha1.Evacuation)
 		want   bool
 	}{
-		{"E89: another error of a refused deletion causes none", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
+		{"E89: a different error of a refused deletion causes none", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
 		{"E89: another active evacuator causes a reconciliation", func(e *v1alpha1.Evacuation) {
 			e.Status.Message, e.Status.ActiveEvacuatorClass = "", new("other.example.com")
 		}, true},

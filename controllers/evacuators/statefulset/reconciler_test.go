@@ -63,10 +63,10 @@ func TestObserve(t *testing.T) {
 		assigned          assignment.Assignment
 		waiting, evicting int
 	}{
-		"E28: a Pod for which the evacuator is active waits":                    {assignment.Assignment{}, 1, 0},
-		"E28: a Pod for which it has completed is being evicted":                {assignment.Assignment{Expired: true}, 0, 1},
-		"E87: so is a Pod for which an evacuator with a lower priority is next": {assignment.Assignment{Passed: true}, 0, 1},
-		"M16: a suspended Pod neither waits nor is being evicted":               {assignment.Assignment{Suspended: true}, 0, 0},
+		"E28: a Pod for which the evacuator is active waits":                               {assignment.Assignment{}, 1, 0},
+		"E28: a Pod for which the evacuator has completed is being evicted":                {assignment.Assignment{Expired: true}, 0, 1},
+		"E87: a Pod for which an evacuator with a lower priority is next is being evicted": {assignment.Assignment{Passed: true}, 0, 1},
+		"M16: a suspended Pod neither waits nor is being evicted":                          {assignment.Assignment{Suspended: true}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -86,11 +86,11 @@ func TestRequeueAt(t *testing.T) {
 		suspended bool
 		want      time.Time
 	}{
-		"M16: a StatefulSet with a suspended Pod is reconciled again without an event":          {time.Time{}, true, held},
-		"M16: also if another of its Pods waits for a longer time":                              {late, true, held},
-		"E28: a StatefulSet is reconciled again as decided, if that is earlier":                 {soon, true, soon},
-		"E28: a StatefulSet without a suspended Pod is reconciled again as decided":             {late, false, late},
-		"E28: a StatefulSet for which nothing is decided is not reconciled again without event": {time.Time{}, false, time.Time{}},
+		"M16: a StatefulSet with a suspended Pod is reconciled again without an event":             {time.Time{}, true, held},
+		"M16: also if another of its Pods waits for a longer time":                                 {late, true, held},
+		"E28: a StatefulSet is reconciled again as decided, if that is earlier":                    {soon, true, soon},
+		"E28: a StatefulSet without a suspended Pod is reconciled again as decided":                {late, false, late},
+		"E28: a StatefulSet for which nothing is decided is not reconciled again without an event": {time.Time{}, false, time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			NewWithT(t).Expect(requeueAt(tc.decided, []assignment.Assignment{{}, {Suspended: tc.suspended}}, now)).To(Equal(tc.want))
