@@ -76,8 +76,8 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 	}
 }
 
-// startSequence starts the evictions of the Pods of one budget. The first one begins in the pass: those of Pods that come later in the pass
-// may use up the limits.
+// startSequence starts the evictions of the Pods of one budget. The first one begins before startSequence returns: otherwise, evictions of
+// Pods that come later in the pass could use up the limits.
 func (v *Evictor) startSequence(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	if !p.state.inFlight.reserveBudget(nameOf(budget)) {
 		return
@@ -99,8 +99,8 @@ func (v *Evictor) startSequence(ctx context.Context, p *pass, budget *budgets.Bu
 }
 
 // evictSequentially evicts the Pods of one budget, each after the response to the one before, or after slowEviction. The first one has
-// begun. For many Pods, this may take long after the pass: those that are no longer to be evicted are left out, and all later ones if the
-// budget refuses one within slowEviction.
+// begun. For many Pods, this may take much longer than the pass: it skips Pods whose evictions are no longer due, and all that follow if
+// the budget refuses one within slowEviction.
 func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budgets.Budget, pods []budgets.Admitted) {
 	for i, each := range pods {
 		if i > 0 && (!p.isStillDue(ctx, p.subjects[each.Pod.UID], v.Clock.Now()) || !v.begin(ctx, p, each.Pod)) {

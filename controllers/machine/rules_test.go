@@ -60,10 +60,10 @@ func TestReplacedRule(t *testing.T) {
 		g.Expect(at(2 * time.Second)).To(Equal(protected))
 		g.Expect(retries).To(Equal([]time.Duration{rules.GoneCounts, rules.GoneCounts - 2*time.Second}))
 		g.Expect(at(2500*time.Millisecond, &protects)).To(Equal(protected))
-		g.Expect(at(10*time.Second)).To(Equal(protected), "it is gone again")
+		g.Expect(at(10*time.Second)).To(Equal(protected), "the rule was deleted again a moment ago")
 		_, isInvalid := at(11*time.Second, &invalid)
 		g.Expect(isInvalid).To(BeTrue())
-		g.Expect(at(20*time.Second)).To(Equal(protected), "while another rule was invalid, it was not looked for")
+		g.Expect(at(20*time.Second)).To(Equal(protected), "the time in which another rule was invalid does not count")
 		g.Expect(at(23 * time.Second)).To(Equal(unprotected))
 	})
 }

@@ -139,7 +139,7 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 
 func TestStageWithoutPolicy(t *testing.T) {
 	for name, tc := range map[string]struct {
-		present v1alpha1.NodeMaintenanceStage // of the NodeMaintenance, empty if there is none
+		present v1alpha1.NodeMaintenanceStage // of the NodeMaintenance, empty if it does not exist
 		want    string
 	}{
 		"has no effect": {"", "No MachineDrainPolicy selects the Machine, so the annotation maintenance.cluster.x-k8s.io/stage has no effect"},

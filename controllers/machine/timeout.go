@@ -89,8 +89,8 @@ func (r *Reconciler) limit(ctx context.Context, s *scope, waiting outcome) outco
 }
 
 // countBlock returns since when this process has found the drain of the Machine to be blocked, zero if that does not count yet, because the
-// process has not tried to connect. If the infrastructure of the Cluster is not provisioned, the ClusterCache does not try: BlindPeriod of
-// this counts as a failed attempt, since the status of a Cluster is empty for a moment after clusterctl move.
+// process has not tried to connect. If the infrastructure of the Cluster is not provisioned, the ClusterCache does not try:
+// BlindPeriod without an attempt counts as a failed one, since the status of a Cluster is empty for a moment after clusterctl move.
 func (r *Reconciler) countBlock(ctx context.Context, s *scope) time.Time {
 	hasTried := r.hasTriedToConnect(ctx, s)
 	if !hasTried && isProvisioned(s.cluster) {

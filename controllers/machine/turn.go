@@ -481,8 +481,8 @@ func mayWaitForTurn(m *clusterv1.Machine) bool {
 	return reason == "" || reason == v1alpha1.ReasonWaitingForTurn
 }
 
-// drainEnded passes events of Machines that have stopped draining or waiting for that, or whose drains are held: they may delay no other
-// Machine any more.
+// drainEnded passes events of Machines that have stopped draining or waiting for that, or whose drains are held: other Machines may have
+// waited for them.
 type drainEnded struct {
 	predicate.Funcs
 }

@@ -77,7 +77,7 @@ func isAnswer(err error) bool {
 
 // cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could. The error may differ each
 // time, and each write of the status is followed by another reconciliation, which tries again: for statusInterval after a write, the
-// message stays that says the same of the first Node.
+// message stays if it names the same first Node.
 func (r *Reconciler) cordonFailed(s *scope) string {
 	if len(s.cordonErrors) == 0 {
 		return ""

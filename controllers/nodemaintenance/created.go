@@ -18,7 +18,7 @@ const createdGrace = time.Minute
 
 const (
 	// minRefusedRetry and maxRefusedRetry limit the backoff after which the creation of a refused Evacuation is retried, and refused writes at
-	// the end of a maintenance. The first one is also that of a creation without an answer.
+	// the end of a maintenance. After a request without an answer, it is always minRefusedRetry.
 	minRefusedRetry = 5 * time.Second
 	maxRefusedRetry = time.Minute
 )

@@ -19,8 +19,8 @@ import (
 )
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and
-// StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none. A Machine whose drain in place has ended needs none if
-// another actor has deleted its NodeMaintenance and the Node is still cordoned: a user may work on the Node all the same.
+// StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none. A Machine whose drain in place has ended needs no turn
+// if another actor has deleted its NodeMaintenance and the Node is still cordoned: a user may still be working on the Node.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
 	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
 	staysDrained := hasEndedInPlace(m) && present == nil && node != nil && node.Spec.Unschedulable

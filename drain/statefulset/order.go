@@ -121,7 +121,7 @@ func Decide(o Observation) Decision {
 		return d
 	}
 	wait := o.waitOf(next)
-	if wait == nil { // the others are told first: one that was not would not wait for this Pod, see waitOf
+	if wait == nil { // first the reports that the others wait for this Pod: without its report, a Pod would not wait for it, see waitOf
 		d.Reports = append(d.Reports, o.tell(others)...)
 		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
 		return d
@@ -168,10 +168,10 @@ type wait struct {
 
 // waitOf returns the replica that the next Pod to be evicted waits for, the one with the highest ordinal if there are several. It
 // returns nil if the Pod waits for no replica. A Pod that waits for a replica does not wait for one with a higher ordinal again: two
-// replicas that stay unavailable, because other evacuators report progress on them for example, would hold it in turn for ever.
+// replicas that stay unavailable, for example because other evacuators report progress on them, would hold it alternately, for ever.
 func (o Observation) waitOf(next Waiting) *wait {
 	var found *wait
-	stuck := false // a replica with a lower ordinal is not ready, and not waited for
+	stuck := false // a replica with a lower ordinal is not ready, and the Pod does not wait for it
 	for _, r := range o.replicas() {
 		switch {
 		case r.pod != nil && r.pod.UID == next.UID:
@@ -326,7 +326,7 @@ func releaseAll(pods []Waiting, message string) []Report {
 }
 
 // tell reports on Pods that they wait for others with higher ordinals, also if they have waited for a replica before, see waitOf. It
-// reports that again on those that wait for a long time, so that their progress deadlines do not expire.
+// repeats the report on Pods that wait for a long time, so that their progress deadlines do not expire.
 func (o Observation) tell(pods []Waiting) []Report {
 	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
 	var reports []Report

@@ -191,8 +191,9 @@ func (a *Agent) port() int32 {
 	return a.node.Status.DaemonEndpoints.KubeletEndpoint.Port
 }
 
-// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown. That
-// is a problem only if the kubelet has never answered: one that cannot ask the API server who may use its API refuses requests, too.
+// pollKubelet stores what the kubelet knows and the container runtime does not, because the kubelet may not answer during a shutdown. A
+// failure is a problem only if no earlier attempt has succeeded: while the API server is unavailable, the kubelet cannot authorize
+// requests, and refuses them.
 func (a *Agent) pollKubelet(ctx context.Context) {
 	failures := failureLog{}
 	for last := (time.Time{}); ctx.Err() == nil; pause(ctx, podCheckInterval) {
@@ -212,7 +213,7 @@ func (a *Agent) pollKubelet(ctx context.Context) {
 		switch {
 		case err == nil:
 			a.observed.Unread = ""
-		case a.observed.Unread == "" && !a.State.HasReadKubelet(): // the present text stays: it may change with each request
+		case a.observed.Unread == "" && !a.State.HasReadKubelet(): // the first text stays: it may differ for each request
 			a.observed.Unread = err.Error()
 		}
 		a.mu.Unlock()

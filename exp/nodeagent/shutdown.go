@@ -28,7 +28,7 @@ const (
 )
 
 // shutDown carries out a shutdown of the node. It returns when the shutdown is cancelled or ctx is done, or at once if the configuration
-// disables the delay. termination is that of an earlier shutdown, too: it may not have started the kubelet yet.
+// disables the delay. termination also served earlier shutdowns: it may not have started the kubelet after the last one.
 func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 	log := klog.FromContext(ctx)
 	config := a.currentSettings().Config
@@ -54,7 +54,7 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 	var action shutdown.Action
 	for a.Keeper.State().Preparing {
 		now := time.Now()
-		budget = shutdown.Budget(config, a.Keeper.State().DelayMax) // logind may have told its delay since
+		budget = shutdown.Budget(config, a.Keeper.State().DelayMax) // logind may have reported its delay since
 		observed := maintenance.observed()
 		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
 		a.mu.Lock()

@@ -274,7 +274,7 @@ func (l *limits) contends(m moment, name, other string) bool {
 	return known && !slices.ContainsFunc(l.machines[other].during(m.management[0], m.management[1]), isNotHeld)
 }
 
-// mayBePaused returns whether the manager may have observed that a Machine is paused. While it waits, it delays no other one.
+// mayBePaused returns whether the manager may have observed that a Machine is paused. A paused Machine that waits delays no other one.
 func (l *limits) mayBePaused(m moment, name string) bool {
 	since := l.Management.Clock.Before(m.at.Add(-appearance))
 	return slices.ContainsFunc(l.machines[name].during(since, m.management[1]), func(s stored[*clusterv1.Machine]) bool {

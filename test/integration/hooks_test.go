@@ -291,7 +291,7 @@ func (s *scene) deletedAtTimeout() {
 	s.change("overtime", func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](120) })
 	s.Expect(s.ours().Verb("delete").Resource("pods")).To(BeEmpty(), "Pods are deleted shortly before their grace periods would exceed the timeout")
 	s.Eventually(func() map[string]string { return s.machine("overtime").Annotations }, soon, pace).Should(HaveKey(v1alpha1.DrainStartedAnnotation))
-	s.fleet.KillManager() // which repeats its record if it reads an old Machine
+	s.fleet.KillManager() // a manager that still reads the earlier Machine would write the annotation again
 	s.makeOverdue("overtime")
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.expectGone("overtime")

@@ -161,8 +161,8 @@ func (t *trace) expectAsAudited(steps ...[]corev1.Pod) {
 	}
 }
 
-// expectFollows checks that a time in the trace is that of a request in the audit log. A busy machine may delay it; only the API's whole
-// seconds make it earlier.
+// expectFollows checks that a time in the trace is that of a request in the audit log. A busy machine may delay it. It is earlier
+// only because the API stores whole seconds.
 func (t *trace) expectFollows(at time.Time, request controlplane.Event) {
 	t.Helper()
 	t.Expect(at).To(And(BeTemporally(">=", request.Requested.Add(-time.Second)), BeTemporally("<", request.Answered.Add(precision))), "%s", request)

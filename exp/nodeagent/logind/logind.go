@@ -234,9 +234,9 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 	}
 }
 
-// isExtended reports whether logind allows more time than the Keeper knows: logind has read a drop-in later than the Keeper has waited for
-// it, has not answered before, or allowed no delay. It reports false during a shutdown, which logind delays for the time that it knew when
-// the shutdown began.
+// isExtended reports whether logind allows more time than the Keeper knows: logind has read a drop-in after the Keeper has stopped waiting
+// for that, has not answered before, or has allowed no delay. It reports false during a shutdown, which logind delays for the time that it
+// allowed when the shutdown began.
 func (k *Keeper) isExtended(conn *dbus.Conn) bool {
 	s := k.State()
 	want, dropInDir, _ := k.wantedDelay()
@@ -276,7 +276,7 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	if !ok {
 		return // not a signal of logind
 	}
-	k.update(func(s *State) { s.Preparing, s.Known = preparing, true }) // first: logind counts the time that it takes to answer
+	k.update(func(s *State) { s.Preparing, s.Known = preparing, true }) // first: the time that logind takes to answer counts
 	if preparing {
 		if delay, err := delayMax(conn.Object(loginName, loginPath)); err == nil { // it may have read its configuration since the lock was taken
 			k.update(func(s *State) { s.DelayMax = delay })
@@ -387,7 +387,7 @@ func reload(ctx context.Context, conn *dbus.Conn) error {
 	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }
 
-// delayMax returns the maximum delay that logind allows. For "infinity", logind answers the highest number.
+// delayMax returns the maximum delay that logind allows. For "infinity", logind reports the highest number.
 func delayMax(logind dbus.BusObject) (time.Duration, error) {
 	micros, err := property[uint64](logind, "InhibitDelayMaxUSec")
 	return time.Duration(min(micros, math.MaxInt64/1000)) * time.Microsecond, err

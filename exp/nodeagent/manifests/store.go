@@ -126,7 +126,7 @@ func (s Store) Hold(m hold.Manifest) error {
 	if err != nil {
 		return errors.Wrap(err, "writing the record of a held manifest")
 	}
-	unfinished := s.heldPath(".unfinished") // the name of no manifest: those begin with no dot
+	unfinished := s.heldPath(".unfinished") // no manifest has this name: the kubelet ignores files whose names begin with a dot
 	if err = writeAndSync(unfinished, content); err == nil {
 		err = os.Rename(unfinished, s.heldPath(m.File+recordSuffix))
 	}
