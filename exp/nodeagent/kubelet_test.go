@@ -287,6 +287,21 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 		bus.set("StartUnit", dbus.ObjectPath("/job"))
 		g.Eventually(done).WithTimeout(time.Minute).Should(BeClosed())
 	})
+	t.Run("S61: the agent does not repeat the start of a kubelet.service that does not exist", func(t *testing.T) {
+		t.Parallel()
+		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}
+		noSuchUnit := refused("org.freedesktop.systemd1.NoSuchUnit")
+		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "StopUnit": noSuchUnit, "StartUnit": noSuchUnit,
+		}}
+		agent.Keeper = keeperOn(t, bus)
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		g.Expect(agent.stopKubelet(t.Context())).NotTo(Succeed())
+		go agent.revert(t.Context(), &podTermination{agent: agent})
+		g.Eventually(agent.kubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
+		g.Expect(bus.calls("StartUnit")).To(Equal(1))
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(BeNil(), "the NodeMaintenance is complete")
+	})
 	t.Run("S61: a kubelet that could not be started after a cancelled shutdown is started in the next one, before Pods are terminated", func(t *testing.T) {
 		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1")), proxy: http.StatusBadGateway}
 		agent, bus := agentOf(t, server), &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job")}}

@@ -21,7 +21,10 @@ import (
 // hangs is the answer to a request that is never answered.
 type hangs struct{}
 
-// systemBus answers the requests of a Keeper. Where the answer is nil, it returns an error.
+// refused is the answer to a request that is refused, with the name of the error.
+type refused string
+
+// systemBus answers the requests of a Keeper. Where the answer is nil, the service is unknown.
 type systemBus struct {
 	mu sync.Mutex
 	// answers are the results of methods, and the values of properties, or functions that return them.
@@ -133,6 +136,10 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 	if determine, ok := answer.(func() any); ok {
 		answer = determine()
 	}
+	if answer == nil {
+		answer = refused("org.freedesktop.DBus.Error.ServiceUnknown")
+	}
+	errorName, isRefused := answer.(refused)
 	b.called[name]++
 	headers := map[dbus.HeaderField]dbus.Variant{dbus.FieldReplySerial: dbus.MakeVariant(request.Serial())}
 	switch {
@@ -141,8 +148,8 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 	case name == "AddMatch":
 		b.send(dbus.TypeMethodReply, headers)
 	case answer == hangs{}:
-	case answer == nil:
-		headers[dbus.FieldErrorName] = dbus.MakeVariant("org.freedesktop.DBus.Error.ServiceUnknown")
+	case isRefused:
+		headers[dbus.FieldErrorName] = dbus.MakeVariant(string(errorName))
 		b.send(dbus.TypeError, headers)
 	case isProperty:
 		b.send(dbus.TypeMethodReply, headers, dbus.MakeVariant(answer))

@@ -424,8 +424,7 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 	defer cancel()
 	var unit dbus.ObjectPath
 	err := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.GetUnit", 0, kubeletUnit).Store(&unit)
-	var refused dbus.Error
-	if errors.As(err, &refused) && refused.Name == systemdName+".NoSuchUnit" {
+	if isNoSuchUnit(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -443,8 +442,18 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 // StopKubelet has systemd stop the kubelet.
 func (k *Keeper) StopKubelet(ctx context.Context) error { return k.systemd(ctx, "StopUnit") }
 
-// StartKubelet has systemd start the kubelet.
-func (k *Keeper) StartKubelet(ctx context.Context) error { return k.systemd(ctx, "StartUnit") }
+// StartKubelet has systemd start the kubelet. It does nothing if there is no kubelet.service, which StopKubelet cannot have stopped then.
+func (k *Keeper) StartKubelet(ctx context.Context) error {
+	if err := k.systemd(ctx, "StartUnit"); !isNoSuchUnit(err) {
+		return err
+	}
+	return nil
+}
+
+func isNoSuchUnit(err error) bool {
+	var refused dbus.Error
+	return errors.As(err, &refused) && refused.Name == systemdName+".NoSuchUnit"
+}
 
 func (k *Keeper) systemd(ctx context.Context, method string) error {
 	k.mu.Lock()
