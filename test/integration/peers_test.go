@@ -37,7 +37,8 @@ const (
 )
 
 // TestPeers drains the same Machines with Cluster API's own drain and with this provider, beside other owners of their Pods, budgets and
-// hooks. This provider must end, must not have fewer available Pods, and must take at most 30 s longer. `make test-peers` runs it.
+// hooks. The drains of this provider must end, keep at least as many Pods available, and take at most 30 s longer. `make test-peers` runs
+// it.
 func TestPeers(t *testing.T) {
 	runs, _ := strconv.Atoi(os.Getenv("CAPNM_TEST_PEERS"))
 	if runs == 0 {
@@ -79,12 +80,12 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// peerScene is what is on the Nodes of Machines, and what other owners do while all are drained. It locks if the drains that they wait
-// for do not end without help.
+// peerScene is what runs on the Nodes of Machines, and what other owners do while all are drained. It locks if the drains do not end before
+// it helps them.
 type peerScene struct {
 	name     string
 	machines int
-	policy   func(*v1alpha1.MachineDrainPolicy) // changes that of this provider, or is nil
+	policy   func(*v1alpha1.MachineDrainPolicy) // changes the policy of this provider; nil if it does not
 	prepare  func(*scene, *peer)
 	during   func(*scene, *peer) (locks bool)
 }
@@ -187,7 +188,7 @@ func runsQuorums(required int) func(*scene, *peer) {
 	}
 }
 
-// lockTime is how long two drains that wait for each other are given.
+// lockTime is how long drains may take before they count as locked.
 const lockTime = 2 * time.Minute
 
 // addsCapacity adds a Node when the first Machine is gone: nothing else can run the replacements. If each Node holds a budget that the
