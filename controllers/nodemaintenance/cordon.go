@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -46,7 +45,7 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 			continue
 		}
 		group.Go(func() (err error) {
-			if s.nodes[i], err = r.cordonNode(ctx, s, node); isAnswer(err) {
+			if s.nodes[i], err = r.cordonNode(ctx, s, node); workload.IsAnswer(err) {
 				refusals[i], err = err, nil
 			}
 			return err
@@ -62,17 +61,6 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 		}
 	}
 	return err == nil, err
-}
-
-// isAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
-func isAnswer(err error) bool {
-	var answer apierrors.APIStatus
-	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
-		return false
-	default:
-		return errors.As(err, &answer) && !workload.IsUnanswered(err)
-	}
 }
 
 // cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could. The error may differ each

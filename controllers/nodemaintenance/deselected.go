@@ -40,7 +40,7 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 			continue
 		}
 		err := r.uncordonNode(ctx, s, node, cordon.Restore)
-		if isAnswer(err) {
+		if workload.IsAnswer(err) {
 			s.unrestored = append(s.unrestored, node.Name)
 		}
 		if err := s.collect(ctx, "restore Node "+node.Name, err); err != nil {

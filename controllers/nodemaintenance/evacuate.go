@@ -266,7 +266,7 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 // requestExisting adds NodeMaintenances as an instigator of the Evacuation that another instigator has created.
 func (r *Reconciler) requestExisting(ctx context.Context, s *scope, pod drainedPod) error {
 	err := r.setInstigator(ctx, s, pod.evacuation, evacuation.Request)
-	if isAnswer(err) {
+	if workload.IsAnswer(err) {
 		r.recordRefused(ctx, s, pod.object, err)
 		return nil
 	}
@@ -311,7 +311,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			r.created.recordRefused(s.request, pod.object.UID, errors.Cause(err), r.Clock.Now())
 			return nil
 		}
-		if !isAnswer(err) && !setaside.Is(err) {
+		if !workload.IsAnswer(err) && !setaside.Is(err) {
 			r.created.recordUnanswered(s.request, e, errors.Cause(err), r.Clock.Now())
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}

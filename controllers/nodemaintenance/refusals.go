@@ -40,7 +40,7 @@ func (s *scope) collect(ctx context.Context, doing string, err error) error {
 
 // collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too.
 func (s *scope) collectAnswer(ctx context.Context, doing string, err error) error {
-	if err == nil || !isAnswer(err) {
+	if err == nil || !workload.IsAnswer(err) {
 		return err
 	}
 	ctrl.LoggerFrom(ctx).Error(err, "Failed to end the maintenance", "doing", doing)

@@ -104,6 +104,17 @@ func IsUnanswered(err error) bool {
 	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
+// IsAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
+func IsAnswer(err error) bool {
+	var answer apierrors.APIStatus
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
+		return false
+	default:
+		return errors.As(err, &answer) && !IsUnanswered(err)
+	}
+}
+
 // Source triggers a controller when a Cluster is connected or disconnected. The source runs until the process ends: a worker of the
 // ClusterCache blocks until each of its sources receives an event. If a stopped controller no longer received events, the worker would
 // block forever and the manager could not stop (Cluster API v1.14.2, sendEventsToClusterSources).
