@@ -53,7 +53,7 @@ type Waiting struct {
 
 // Decision contains the Pods that are released and those that wait.
 type Decision struct {
-	// Reports are stored in this order. If one cannot be stored, those after it are not.
+	// Reports are stored in this order. If one cannot be stored for a moment, those after it are not.
 	Reports []Report
 	// RequeueAt is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
 	RequeueAt time.Time
@@ -121,7 +121,7 @@ func Decide(o Observation) Decision {
 		return d
 	}
 	wait := o.waitOf(next)
-	if wait == nil { // first the reports that the others wait for this Pod: without its report, a Pod would not wait for it, see waitOf
+	if wait == nil { // reports on the others come first: a Pod whose message is still that of a replica would not wait for this one, see waitOf
 		d.Reports = append(d.Reports, o.tell(others)...)
 		d.Reports = append(d.Reports, releaseAll(waiting[:1], "The Pod has the highest ordinal of the Pods that wait.")...)
 		return d

@@ -10,6 +10,7 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -116,12 +117,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		}
 	}
 	decision := statefulset.Decide(observed)
-	for _, report := range decision.Reports {
-		if err := finder.Report(ctx, byPod[report.Pod], report.Apply); err != nil {
-			return workload.Result(err)
-		}
+	if err := store(ctx, finder, byPod, decision.Reports); err != nil {
+		return workload.Result(err)
 	}
 	return workload.RequeueAt(requeueAt(decision.RequeueAt, found, finder.Now), finder.Now), nil
+}
+
+// store stores the reports of a decision. After a refusal of the API server, such as that of an admission webhook, it stores the others
+// nevertheless: a Pod whose status cannot change is not released before the next decision either, and must not hold the others. After
+// another error, such as a conflict, it stores no more: the next decision may succeed in a moment.
+func store(ctx context.Context, finder *assignment.Finder, byPod map[types.UID]assignment.Assignment, reports []statefulset.Report) (refusal error) {
+	for _, report := range reports {
+		switch err := finder.Report(ctx, byPod[report.Pod], report.Apply); {
+		case err == nil:
+		case apierrors.IsConflict(err) || !workload.IsAnswer(err):
+			return err //nolint:wrapcheck // it names the Evacuation
+		case refusal == nil:
+			refusal = err
+		}
+	}
+	return refusal
 }
 
 // requeueAt returns when a StatefulSet is reconciled again without an event: when the decision says so, and after assignment.HeldInterval

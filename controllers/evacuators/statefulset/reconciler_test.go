@@ -8,16 +8,20 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -74,6 +78,47 @@ func TestObserve(t *testing.T) {
 			observed, _ := observe(now, []assignment.Assignment{tc.assigned})
 			g.Expect(observed.Waiting).To(HaveLen(tc.waiting))
 			g.Expect(observed.Evicting).To(HaveLen(tc.evicting))
+		})
+	}
+}
+
+func TestStore(t *testing.T) {
+	evacuations := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}
+	for name, tc := range map[string]struct {
+		failure  error
+		released bool
+	}{
+		"E30: releases a Pod also if the API server refuses to report that another one waits for it": {
+			apierrors.NewForbidden(evacuations, "db-0", errors.New("denied by a webhook")), true,
+		},
+		"E28: releases no Pod before others wait for it: an Evacuation that has changed": {apierrors.NewConflict(evacuations, "db-0", nil), false},
+		"E28: releases no Pod before others wait for it: a request without an answer":    {context.DeadlineExceeded, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, byPod, objects := NewWithT(t), map[types.UID]assignment.Assignment{}, []client.Object{}
+			for _, pod := range []string{"db-0", "db-1"} {
+				e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: pod}}
+				objects = append(objects, e)
+				byPod[types.UID(pod)] = assignment.Assignment{Evacuation: e}
+			}
+			watched := fakes.Builder(objects...).WithStatusSubresource(objects...).WithInterceptorFuncs(interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, of string, e client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+					if e.GetName() == "db-0" {
+						return tc.failure
+					}
+					return c.SubResource(of).Patch(ctx, e, p, options...)
+				},
+			}).Build()
+			for _, each := range byPod {
+				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(each.Evacuation), each.Evacuation)).To(Succeed())
+			}
+			err := store(t.Context(), &assignment.Finder{Watched: watched, Now: time.Now()}, byPod, []statefulset.Report{
+				{Pod: "db-0", Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: "Waiting"}, {Pod: "db-1", Message: "The next one"},
+			})
+			g.Expect(err).To(MatchError(tc.failure))
+			stored := &v1alpha1.Evacuation{}
+			g.Expect(watched.Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "db-1"}, stored)).To(Succeed())
+			g.Expect(stored.Status.ActiveEvacuatorCompleted).To(Equal(tc.released))
 		})
 	}
 }
