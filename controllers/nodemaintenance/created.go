@@ -34,7 +34,7 @@ type creations struct {
 
 // creation is the result of the last attempt to create the Evacuation of a Pod.
 type creation struct {
-	sent     *v1alpha1.Evacuation // identifies an Evacuation that may exist but was not observed; nil: there is none
+	sent     *v1alpha1.Evacuation // identifies an Evacuation that has been requested and not been observed since; nil: there is none
 	observed bool                 // the Evacuation was observed
 	at       time.Time            // time of a refused attempt
 	until    time.Time            // time of the next attempt
@@ -62,12 +62,15 @@ func (c *creations) recordCreated(request workload.Request, e *v1alpha1.Evacuati
 	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e), until: now.Add(createdGrace)})
 }
 
-// recordUnanswered records that an Evacuation may have been created, because the request got no answer. Until the next attempt, that counts
-// as a refusal.
+// recordUnanswered records that an Evacuation may have been created, or have NodeMaintenances as an instigator, because the request got no
+// answer. Until the next attempt, that counts as a refusal.
 func (c *creations) recordUnanswered(request workload.Request, e *v1alpha1.Evacuation, err error, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.set(request, types.UID(e.Spec.PodRef.UID), creation{sent: identityOf(e), at: now, until: now.Add(minRefusedRetry), refused: err})
+	pod := types.UID(e.Spec.PodRef.UID)
+	c.set(request, pod, creation{
+		sent: identityOf(e), observed: c.last[request][pod].observed, at: now, until: now.Add(minRefusedRetry), refused: err,
+	})
 }
 
 // identityOf returns an Evacuation with what identifies it and its Pod.

@@ -266,12 +266,16 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 // requestExisting adds NodeMaintenances as an instigator of the Evacuation that another instigator has created.
 func (r *Reconciler) requestExisting(ctx context.Context, s *scope, pod drainedPod) error {
 	err := r.setInstigator(ctx, s, pod.evacuation, evacuation.Request)
-	if workload.IsAnswer(err) {
+	switch {
+	case workload.IsAnswer(err):
 		r.recordRefused(ctx, s, pod.object, err)
 		return nil
+	case err != nil:
+		r.created.recordUnanswered(s.request, pod.evacuation, errors.Cause(err), r.Clock.Now())
+		return err
 	}
 	r.reportInvalid(s, pod.object, nil)
-	return err
+	return nil
 }
 
 // recordRefused records that the API server has refused to create or to change the Evacuation of a Pod.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -417,12 +418,17 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 func TestUnansweredCreation(t *testing.T) {
 	t.Run("E81: a request for an Evacuation that gets no answer does not keep the drain from its next steps", func(t *testing.T) {
 		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		unanswered, requests := &url.Error{Op: "Post", URL: "https://workload", Err: context.DeadlineExceeded}, atomic.Int32{}
 		stored := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
-				if object.GetNamespace() == "hangs" {
-					return &url.Error{Op: "Post", URL: "https://workload", Err: context.DeadlineExceeded}
+				if requests.Add(1); object.GetNamespace() == "hangs" {
+					return unanswered
 				}
 				return c.Create(ctx, object, options...)
+			},
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				requests.Add(1)
+				return unanswered
 			},
 		}).Build()
 		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
@@ -432,6 +438,11 @@ func TestUnansweredCreation(t *testing.T) {
 			pods = append(pods, drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod})
 			targets.Insert(pod.UID)
 		}
+		others := pods[0].object.DeepCopy()
+		others.Name, others.UID = "others", "others"
+		pods = append(pods, drainedPod{Pod: pods[0].Pod, object: others, evacuation: evacuation.New(others, nil, 0)})
+		pods[2].evacuation.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "other"}
+		targets.Insert(others.UID)
 		s := &scope{
 			request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: time.Now(),
 			nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{},
@@ -447,7 +458,9 @@ func TestUnansweredCreation(t *testing.T) {
 		g.Expect(stored.List(t.Context(), created)).To(Succeed())
 		g.Expect(created.Items).To(ConsistOf(HaveField("Namespace", "web")))
 		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "E57: each Evacuation may exist")
-		g.Expect(s.drain.createErrors).To(HaveKey(types.UID("hangs")), "the status names the Pod")
+		g.Expect(s.drain.createErrors).To(And(HaveLen(2), HaveKey(types.UID("hangs")), HaveKey(types.UID("others"))), "the status names the Pods")
+		g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
+		g.Expect(requests.Load()).To(BeEquivalentTo(3), "a reconciliation before the next attempt requests nothing")
 	})
 }
 
