@@ -1,11 +1,11 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -63,24 +62,17 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	return err == nil, err
 }
 
-// cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could. The error may differ each
-// time, and each write of the status is followed by another reconciliation, which tries again: for statusInterval after a write, the
-// message stays if it names the same first Node.
+// cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could.
 func (r *Reconciler) cordonFailed(s *scope) string {
 	if len(s.cordonErrors) == 0 {
 		return ""
 	}
 	names := sets.List(sets.KeySet(s.cordonErrors))
-	what := "Node " + names[0] + " cannot be cordoned: "
-	reported := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
-	if reported != nil && strings.HasPrefix(reported.Message, what) && s.now.Before(r.statuses.NextWrite(s.request, s.now, statusInterval)) {
-		return reported.Message
-	}
-	message := what + progress.Describe(s.cordonErrors[names[0]])
+	message := "Node " + names[0] + " cannot be cordoned: " + progress.Describe(s.cordonErrors[names[0]])
 	if more := len(names) - 1; more > 0 {
 		message += " (and " + text.Count(more, "more Node") + ")"
 	}
-	return message
+	return cmp.Or(r.reportedMessage(s, v1alpha1.NodeMaintenanceCordoned, message, statusInterval), message)
 }
 
 // applyCordon cordons the Node in memory and, if this NodeMaintenance says so, excludes it from load balancers. A Node that waits because

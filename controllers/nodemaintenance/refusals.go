@@ -60,7 +60,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	switch {
 	case message == "":
 		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
-	case !r.isReported(s, message): // the message may differ each time, and each write of the status is followed by another reconciliation
+	case r.reportedMessage(s, v1alpha1.NodeMaintenanceRestoreFailed, message, refusedBackoff(s)) == "":
 		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
 	}
 	if apiequality.Semantic.DeepEqual(before, s.maintenance.Status.Conditions) {
@@ -79,14 +79,16 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	return message == "", nil
 }
 
-// isReported reports whether the condition has said a moment ago that the same write was refused.
-func (r *Reconciler) isReported(s *scope, message string) bool {
-	reported := meta.FindStatusCondition(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
-	if reported == nil {
-		return false
-	}
+// reportedMessage returns the stored message of a condition if it names the same failed write as a message that is to be stored, and if the
+// status was written less than an interval ago, "" otherwise. The error after the colon may differ each time: if each one were stored at
+// once, each write of the status would be followed by another reconciliation, which repeats the failed write.
+func (r *Reconciler) reportedMessage(s *scope, condition, message string, interval time.Duration) string {
 	what, _, _ := strings.Cut(message, ": ")
-	return strings.HasPrefix(reported.Message, what+": ") && s.now.Before(r.statuses.NextWrite(s.request, s.now, refusedBackoff(s)))
+	reported := meta.FindStatusCondition(s.before.Status.Conditions, condition)
+	if reported == nil || !strings.HasPrefix(reported.Message, what+": ") || !s.now.Before(r.statuses.NextWrite(s.request, s.now, interval)) {
+		return ""
+	}
+	return reported.Message
 }
 
 // refusedBackoff returns the delay before refused writes are repeated: the time for which writes have been refused, within limits.
