@@ -77,7 +77,7 @@ func TestRefusedDeletion(t *testing.T) {
 			after := before.DeepCopy()
 			after.ResourceVersion = "2"
 			tc.change(after)
-			got := saysMore{}.Update(event.TypedUpdateEvent[*v1alpha1.Evacuation]{ObjectOld: before, ObjectNew: after})
+			got := changesMoreThanMessage().Update(event.TypedUpdateEvent[*v1alpha1.Evacuation]{ObjectOld: before, ObjectNew: after})
 			NewWithT(t).Expect(got).To(Equal(tc.want))
 		})
 	}

@@ -35,24 +35,21 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 			"daemonset-Nodes", r.controller, &corev1.Node{}, workload.EnqueueObjects(cluster, workload.OwnKey[*corev1.Node]), workload.MarkChanged(daemonset.Tainted),
 		),
 		workload.Watch("daemonset-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{}, workload.EnqueueAffected(cluster, daemonset.Affected)),
-		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf), saysMore{}),
+		workload.Watch("daemonset-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, nodeOf), changesMoreThanMessage()),
 	}
 }
 
-// saysMore drops updates of Evacuations that change only the message. This evacuator writes the error of a deletion that the API server
-// refuses, which may differ each time: each write would be followed by another deletion, without the backoff.
-type saysMore struct {
-	predicate.TypedFuncs[*v1alpha1.Evacuation]
-}
-
-// Update implements predicate.TypedPredicate.
-func (saysMore) Update(e event.TypedUpdateEvent[*v1alpha1.Evacuation]) bool {
-	if e.ObjectOld.Status.Message == e.ObjectNew.Status.Message {
-		return true
-	}
-	said := e.ObjectOld.DeepCopy()
-	said.ResourceVersion, said.Status.Message = e.ObjectNew.ResourceVersion, e.ObjectNew.Status.Message
-	return !apiequality.Semantic.DeepEqual(said, e.ObjectNew)
+// changesMoreThanMessage drops updates of Evacuations that change only the message. This evacuator writes the error of a deletion that the
+// API server refuses into it, which may differ each time: each write would be followed by another deletion, without the backoff.
+func changesMoreThanMessage() predicate.TypedPredicate[*v1alpha1.Evacuation] {
+	return predicate.TypedFuncs[*v1alpha1.Evacuation]{UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.Evacuation]) bool {
+		if e.ObjectOld.Status.Message == e.ObjectNew.Status.Message {
+			return true
+		}
+		old := e.ObjectOld.DeepCopy()
+		old.ResourceVersion, old.Status.Message = e.ObjectNew.ResourceVersion, e.ObjectNew.Status.Message
+		return !apiequality.Semantic.DeepEqual(old, e.ObjectNew)
+	}}
 }
 
 // nodeOf returns the Node of an Evacuation whose active evacuator is this one.
