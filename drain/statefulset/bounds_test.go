@@ -223,8 +223,8 @@ func TestMissingReplicas(t *testing.T) {
 	}
 }
 
-// TestRandomWait makes a replica unavailable in random ways: the next Pod waits no longer than MaxWait and the ten seconds for a replica that
-// does not exist.
+// TestRandomWait makes a replica unavailable in random ways: the next Pod waits no longer than MaxWait and the ten seconds for a replica
+// that does not exist.
 func TestRandomWait(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		at := func(what string) time.Time {
