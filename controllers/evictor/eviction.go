@@ -64,7 +64,7 @@ func (v *Evictor) startEvictions(ctx context.Context, p *pass, admitted []budget
 	for _, each := range admitted {
 		switch pods := byBudget[each.Budget]; {
 		case len(pods) > 0:
-			delete(byBudget, each.Budget)
+			delete(byBudget, each.Budget) // its other Pods follow in the sequence
 			v.startSequence(ctx, p, each.Budget, pods)
 		case each.Budget == nil && v.begin(ctx, p, each.Pod):
 			go func() {

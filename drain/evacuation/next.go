@@ -265,7 +265,7 @@ func (in Input) next(evacuators []v1alpha1.Evacuator) string {
 	return ""
 }
 
-// Reached reports whether an evacuator is the active one of an Evacuation, or one of spec.evacuators that is activated before it.
+// Reached reports whether an evacuator is the active one of an Evacuation, or precedes the active one in spec.evacuators by its priority.
 func Reached(e *v1alpha1.Evacuation, class string) bool {
 	active := e.ActiveEvacuator()
 	if active == "" || active == class {

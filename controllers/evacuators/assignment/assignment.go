@@ -35,8 +35,8 @@ type Assignment struct {
 	Suspended bool
 	// Expired means that the evacuator has completed or missed its deadline, and that the Pod is to be evicted.
 	Expired bool
-	// Passed means that the evacuator has completed or missed its deadline, and that an evacuator with a lower priority is active now or
-	// will be in a moment.
+	// Passed means that the evacuator has completed or missed its deadline, and that an evacuator with a lower priority is active now, or is
+	// activated next.
 	Passed bool
 	// Progress is the time of the last report of the evacuator, Deadline its progress deadline.
 	Progress, Deadline time.Time

@@ -123,9 +123,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	return workload.RequeueAt(requeueAt(decision.RequeueAt, found, finder.Now), finder.Now), nil
 }
 
-// store stores the reports of a decision. After a refusal of the API server, such as that of an admission webhook, it stores the others
-// nevertheless: a Pod whose status cannot change is not released before the next decision either, and must not hold the others. After
-// another error, such as a conflict, it stores no more: the next decision may succeed in a moment.
+// store stores the reports of a decision. If the API server refuses one, because of an admission webhook for example, it stores the others
+// nevertheless: a Pod whose status cannot change is not released itself, and must not keep the next Pod from being released. After another
+// error, such as a conflict, it stores no more: the next decision may succeed in a moment.
 func store(ctx context.Context, finder *assignment.Finder, byPod map[types.UID]assignment.Assignment, reports []statefulset.Report) (refusal error) {
 	for _, report := range reports {
 		switch err := finder.Report(ctx, byPod[report.Pod], report.Apply); {
