@@ -311,7 +311,7 @@ func TestUnusedBudget(t *testing.T) {
 	v.startEvictions(t.Context(), p, []budgets.Admitted{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Budget: budget}})
 	g.Consistently(reads.Load, 10*time.Millisecond).Should(BeZero(), "E23: the budget is read although no Pod was evicted")
 	g.Expect(p.state.inFlight.reserveBudget(nameOf(budget))).To(BeTrue())
-	g.Expect(passes.Load()).To(BeZero(), "E88: another pass at once would have the same result, and cause another one")
+	g.Expect(passes.Load()).To(BeZero(), "E88: a budget none of whose Pods can be evicted starts no further pass at once")
 	g.Expect(p.nextTry).To(Equal(now.Add(nodeRetry)))
 }
 

@@ -115,8 +115,8 @@ func TestDrainedAndNotCordoned(t *testing.T) {
 		status       metav1.ConditionStatus
 		nodes        []bool
 	}{
-		"R85: counts Nodes without a Pod that must be drained as drained": {status: metav1.ConditionTrue, nodes: []bool{true, true}},
-		"R85: does not count a Node that the API server refuses to cordon as drained": {
+		"R85: Nodes without a Pod that must be drained are drained": {status: metav1.ConditionTrue, nodes: []bool{true, true}},
+		"R85: a Node that the API server refuses to cordon is not drained, even without a Pod that must be drained": {
 			cordonErrors: map[string]error{"two": errors.New("change freeze")}, status: metav1.ConditionFalse, nodes: []bool{true, false},
 		},
 	} {
@@ -144,6 +144,7 @@ func TestDrainedAndNotCordoned(t *testing.T) {
 	}
 }
 
+// TestCordonErrorThatDiffersEachTime: each write of the status is followed by a reconciliation, which tries to cordon the Node again.
 func TestCordonErrorThatDiffersEachTime(t *testing.T) {
 	g, r, now := NewWithT(t), &Reconciler{}, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageCordon}}
@@ -161,9 +162,9 @@ func TestCordonErrorThatDiffersEachTime(t *testing.T) {
 		return meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned).Message
 	}
 	g.Expect(report(0, "1", "one")).To(ContainSubstring("denied request 1"))
-	g.Expect(report(time.Millisecond, "2", "one")).To(ContainSubstring("denied request 1"), "R86: each write of the status is followed by a reconciliation")
-	g.Expect(report(5*time.Second, "3", "one")).To(ContainSubstring("denied request 3"), "R86: the message has the later error")
-	g.Expect(report(5*time.Second, "4", "another", "one")).To(ContainSubstring("denied request 4"), "R86: another Node is reported at once")
+	g.Expect(report(time.Millisecond, "2", "one")).To(ContainSubstring("denied request 1"), "R86: another error of a Node is not stored at once")
+	g.Expect(report(5*time.Second, "3", "one")).To(ContainSubstring("denied request 3"), "R86: another error of a Node is stored five seconds later")
+	g.Expect(report(5*time.Second, "4", "another", "one")).To(ContainSubstring("denied request 4"), "R86: the error of another Node is stored at once")
 	g.Expect(report(5*time.Second, "")).To(BeEmpty())
 }
 

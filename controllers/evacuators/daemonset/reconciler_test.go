@@ -63,7 +63,9 @@ func TestRefusedDeletion(t *testing.T) {
 		change func(*v1alpha1.Evacuation)
 		want   bool
 	}{
-		{"E89: a different error of a refused deletion causes none", func(e *v1alpha1.Evacuation) { daemonset.ReportResult(e, drains, "denied request 2") }, false},
+		{"E89: an update that changes only the error of a refused deletion causes no reconciliation", func(e *v1alpha1.Evacuation) {
+			daemonset.ReportResult(e, drains, "denied request 2")
+		}, false},
 		{"E89: another active evacuator causes a reconciliation", func(e *v1alpha1.Evacuation) {
 			e.Status.Message, e.Status.ActiveEvacuatorClass = "", new("other.example.com")
 		}, true},
@@ -109,7 +111,7 @@ func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
 		exists bool
 	}{
 		{"R84: keeps Pods of DaemonSets and static Pods off a Node while a NodeMaintenance cannot be decoded", true},
-		{"R84: lets them return when it has been deleted", false},
+		{"R84: lets Pods of DaemonSets and static Pods return when a NodeMaintenance that cannot be decoded has been deleted", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g, cluster, patches := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, atomic.Int32{}
