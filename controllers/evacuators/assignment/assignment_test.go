@@ -58,7 +58,6 @@ func TestFindWithUnknownPods(t *testing.T) {
 }
 
 func TestFindSuspended(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tc := range []struct {
 		name                 string
 		suspended, completed bool
@@ -70,28 +69,9 @@ func TestFindSuspended(t *testing.T) {
 		{name: "a Pod for which the evacuator has completed before", suspended: true, completed: true, want: Assignment{Expired: true}},
 	} {
 		t.Run("M16: finds "+tc.name, func(t *testing.T) {
-			g := NewWithT(t)
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
-			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
-			e := &v1alpha1.Evacuation{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now),
-				},
-				Spec: v1alpha1.EvacuationSpec{
-					PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet}},
-				},
-			}
-			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(v1alpha1.EvacuatorClassStatefulSet), tc.completed
-			m := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
-			}
-			f := Finder{
-				Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
-				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(tc.suspended), Now: now,
-			}
-			found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(known).To(BeTrue())
+			g, found := NewWithT(t), find(t, suspension(tc.suspended), func(e *v1alpha1.Evacuation) {
+				e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(v1alpha1.EvacuatorClassStatefulSet), tc.completed
+			}, v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet})
 			g.Expect(found).To(HaveLen(1))
 			g.Expect(Assignment{Suspended: found[0].Suspended, Expired: found[0].Expired}).To(Equal(tc.want))
 		})
@@ -100,7 +80,6 @@ func TestFindSuspended(t *testing.T) {
 
 // TestFindPassed: evacuators of other owners are tried before and after the evacuator of StatefulSets.
 func TestFindPassed(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const before, after = "before.example.com", "after.example.com"
 	for _, tc := range []struct {
 		name, active string
@@ -116,38 +95,46 @@ func TestFindPassed(t *testing.T) {
 		{name: "does not find a Pod whose Evacuation all instigators have withdrawn", active: after, withdrawn: true},
 	} {
 		t.Run("E87: "+tc.name, func(t *testing.T) {
-			g := NewWithT(t)
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
-			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
-			e := &v1alpha1.Evacuation{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now),
-				},
-				Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: []v1alpha1.Evacuator{
-					{EvacuatorClass: after, Priority: 100}, {EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
-					{EvacuatorClass: before, Priority: 20000},
-				}},
-			}
-			e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(tc.active), tc.completed
-			if tc.withdrawn {
-				e.Finalizers = nil
-			}
-			m := &v1alpha1.NodeMaintenance{
-				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
-			}
-			f := Finder{
-				Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
-				Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspension(false), Now: now,
-			}
-			found, _, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
-			g.Expect(err).NotTo(HaveOccurred())
 			var got []Assignment
-			for _, each := range found {
+			for _, each := range find(t, false, func(e *v1alpha1.Evacuation) {
+				e.Status.ActiveEvacuatorClass, e.Status.ActiveEvacuatorCompleted = new(tc.active), tc.completed
+				if tc.withdrawn {
+					e.Finalizers = nil
+				}
+			}, v1alpha1.Evacuator{EvacuatorClass: after, Priority: 100},
+				v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassStatefulSet, Priority: v1alpha1.EvacuatorControllerPriority},
+				v1alpha1.Evacuator{EvacuatorClass: before, Priority: 20000}) {
 				got = append(got, Assignment{Passed: each.Passed, Expired: each.Expired})
 			}
-			g.Expect(got).To(Equal(tc.want))
+			NewWithT(t).Expect(got).To(Equal(tc.want))
 		})
 	}
+}
+
+// find returns the Assignments of the evacuator of StatefulSets for an Evacuation with these evacuators, whose Pod is observed.
+func find(t *testing.T, suspended suspension, change func(*v1alpha1.Evacuation), evacuators ...v1alpha1.Evacuator) []Assignment {
+	t.Helper()
+	g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: new(true)}}
+	e := &v1alpha1.Evacuation{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "pod-web", Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer}, CreationTimestamp: metav1.NewTime(now),
+		},
+		Spec: v1alpha1.EvacuationSpec{PodRef: v1alpha1.LocalPodReference{Name: "web", UID: "pod"}, Evacuators: evacuators},
+	}
+	change(e)
+	m := &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
+	}
+	f := Finder{
+		Watched:     fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}),
+		Observation: onlyPod{pod: pod}, Class: v1alpha1.EvacuatorClassStatefulSet, Suspension: suspended, Now: now,
+	}
+	found, known, err := f.Find(t.Context(), "default", func(*corev1.Pod) bool { return true })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(known).To(BeTrue())
+	return found
 }
 
 // onlyPod is the Observation of one Pod.
