@@ -68,7 +68,7 @@ func TestObserve(t *testing.T) {
 		waiting, evicting int
 	}{
 		"E28: a Pod for which the evacuator is active waits":                {assignment.Assignment{}, 1, 0},
-		"E28: a Pod for which it has completed is being evicted":            {assignment.Assignment{Expired: true}, 0, 1},
+		"E28: a Pod for which the evacuator has completed is being evicted": {assignment.Assignment{Expired: true}, 0, 1},
 		"E87: a Pod for which a later evacuator is active is being evicted": {assignment.Assignment{Passed: true}, 0, 1},
 		"M16: a suspended Pod neither waits nor is being evicted":           {assignment.Assignment{Suspended: true}, 0, 0},
 	} {
