@@ -322,11 +322,12 @@ func (r *Reconciler) maintenanceFailure(ctx context.Context, s *scope) error {
 }
 
 // awaitDaemonSets drains the Pods of DaemonSets as the last step, if the policy requires it. It lifts the drain rule that skips them, and
-// the drain timeout starts again; awaitDrained then waits for them to terminate. They stay after a timeout, since among them are the node
-// plugins of CSI drivers, without which no volume detaches. While a MachineDrainRule is invalid, the last valid rules decide about them, as
-// in keepRules.
+// the drain timeout starts again; awaitDrained then waits for them to terminate. They stay after a timeout, and on the unreachable Node of
+// a deleted Machine, whose volumes were not waited for: among them are the node plugins of CSI drivers, without which no volume detaches.
+// While a MachineDrainRule is invalid, the last valid rules decide about them, as in keepRules.
 func (r *Reconciler) awaitDaemonSets(ctx context.Context, s *scope) (outcome, error) {
-	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || len(s.timedOut) > 0 {
+	stay := len(s.timedOut) > 0 || !s.machine.DeletionTimestamp.IsZero() && rules.Unreachable(s.node)
+	if !machinedrain.DrainsDaemonSets(s.policy) || machinedrain.DaemonSetRuleLifted(s.maintenance) || stay {
 		return outcome{}, nil
 	}
 	course := s.course() // with the wait for volumes, which ends now

@@ -98,23 +98,48 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 	}
 }
 
-func TestDaemonSetsAfterTimeout(t *testing.T) {
-	for part, timedOut := range map[string]func(s *scope, waitedFor string){"drain": (*scope).drainTimedOut, "wait for volumes": (*scope).volumesTimedOut} {
-		t.Run("M21: the Pods of DaemonSets, among them the node plugins of CSI drivers, stay if the "+part+" has timed out", func(t *testing.T) {
-			g := NewWithT(t)
-			m := &v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{DrainRules: []v1alpha1.DrainRule{{
-				Name: rules.RuleDaemonSetPods, Behavior: v1alpha1.DrainBehaviorSkip,
-			}}}}
-			s := &scope{
-				machine: deletedMachine(), policy: &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}},
+func TestDaemonSetsThatStay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(s *scope)
+		result  string
+	}{
+		"M21: the Pods of DaemonSets, among them the node plugins of CSI drivers, stay if the drain has timed out": {
+			func(s *scope) { s.drainTimedOut("a budget") }, v1alpha1.ReasonTimedOut,
+		},
+		"M21: the Pods of DaemonSets, among them the node plugins of CSI drivers, stay if the wait for volumes has timed out": {
+			func(s *scope) { s.volumesTimedOut("a volume") }, v1alpha1.ReasonTimedOut,
+		},
+		"M152: the Pods of DaemonSets stay on an unreachable Node, whose volumes may detach when it is reachable again": {
+			func(s *scope) { s.node.Status.Conditions[0].Status = corev1.ConditionUnknown }, v1alpha1.ReasonMachineDrained,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), deletedMachine()
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			m := machinedrain.Maintenance(machinedrain.Request{
+				ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Rules: rules.Compile(rules.Input{}).Rules,
+			})
+			management, remote := managementCluster(machine).Build(), workloadCluster().WithObjects(m).Build()
+			r := &Reconciler{
+				Client: management, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+				Recorder: tracing.NewRecorder(t.Context(), nil),
 			}
+			s := &scope{
+				machine: machine, cluster: provisionedCluster(), client: remote, node: node, now: time.Now(),
+				policy:    &v1alpha1.MachineDrainPolicy{Spec: v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}},
+				Situation: machinedrain.Situation{Turn: &machinedrain.Turn{}},
+			}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 			s.observe(m)
-			timedOut(s, "a budget or volume")
-			result, err := (&Reconciler{}).awaitDaemonSets(t.Context(), s)
+			s.found.Name = m.Name
+			tc.prepare(s)
+			result, err := r.awaitDaemonSets(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.action).To(Equal(proceed))
 			g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeFalse())
-			g.Expect(s.result().reason).To(Equal(v1alpha1.ReasonTimedOut))
+			g.Expect(s.result().reason).To(Equal(tc.result))
 		})
 	}
 }

@@ -167,3 +167,19 @@ func TestVolumesAfterDaemonSets(t *testing.T) {
 		g.Expect(volumesOf(lifted)).To(BeEmpty())
 	})
 }
+
+func TestDaemonSetsOfUnreachableNode(t *testing.T) {
+	t.Run("M152: the plan says that the Pods of DaemonSets stay on an unreachable Node", func(t *testing.T) {
+		policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
+		policy.Spec.DaemonSetPods = v1alpha1.DaemonSetPodsDrain
+		w1, node := machine("w1", nil), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "1"}}
+		m := &observe.Machine{
+			Machine: &w1, Cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prod"}},
+			Policies: []v1alpha1.MachineDrainPolicy{policy},
+		}
+		g := NewWithT(t)
+		g.Expect(report.IntentOf(m, node, nil, nil, now).Then).NotTo(BeNil())
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+		g.Expect(report.IntentOf(m, node, nil, nil, now).Then).To(BeNil())
+	})
+}

@@ -71,7 +71,7 @@ func IntentOf(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Nod
 	compiled := machinedrain.CompileRules(m.Cluster, m.Machine, machinedrain.DaemonSetPods(intent.Policy, intent.Present), m.Rules)
 	request.Rules, intent.Problems = compiled.Rules, compiled.Problems
 	intent.Maintenance = desired(intent.Present, request, len(intent.Problems) > 0)
-	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) {
+	if machinedrain.DrainsDaemonSets(intent.Policy) && !machinedrain.DaemonSetRuleLifted(intent.Maintenance) && !rules.Unreachable(node) {
 		request.Rules = machinedrain.CompileRules(m.Cluster, m.Machine, v1alpha1.DaemonSetPodsDrain, m.Rules).Rules
 		intent.Then = desired(intent.Maintenance, request, len(intent.Problems) > 0)
 	}
