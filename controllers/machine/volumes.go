@@ -158,7 +158,7 @@ func (r *Reconciler) volumes(ctx context.Context, s *scope) (_ volumes.Decision,
 	for {
 		decision := volumes.Decide(seen)
 		if decision.Missing.None() {
-			r.volumeFacts.keep(client.ObjectKeyFromObject(s.machine), seen)
+			r.volumeFacts.keep(client.ObjectKeyFromObject(s.machine), seen, decision)
 			return decision, true, nil
 		}
 		if err := read(ctx, live, decision.Missing, seen.Facts); err != nil {
@@ -237,7 +237,8 @@ func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, 
 }
 
 // volumeFacts caches what has been read for a Machine until its hook is released. It only saves reads. It does not keep objects that do not
-// exist or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist.
+// exist or are not bound, because they may change, and those of volumes that are no longer attached and Pods that no longer exist. While an
+// attached volume is unmatched, it keeps no claims: one may have been recreated with its name.
 type volumeFacts struct {
 	mu         sync.Mutex
 	byMachine  map[types.NamespacedName]volumes.Facts
@@ -296,7 +297,7 @@ func (f *volumeFacts) of(machine types.NamespacedName) volumes.Facts {
 	return facts
 }
 
-func (f *volumeFacts) keep(machine types.NamespacedName, seen volumes.Observation) {
+func (f *volumeFacts) keep(machine types.NamespacedName, seen volumes.Observation, decision volumes.Decision) {
 	facts, claims, names := seen.Facts, sets.New[types.NamespacedName](), sets.New[string]()
 	for _, attachment := range seen.Attachments {
 		names.Insert(attachment.PersistentVolume)
@@ -308,7 +309,7 @@ func (f *volumeFacts) keep(machine types.NamespacedName, seen volumes.Observatio
 		}
 	}
 	maps.DeleteFunc(facts.Claims, func(key types.NamespacedName, claim volumes.Claim) bool {
-		return claim.Volume == "" || !claims.Has(key)
+		return claim.Volume == "" || !claims.Has(key) || len(decision.Waiting[volumes.Unmatched]) > 0
 	})
 	maps.DeleteFunc(facts.Volumes, func(name string, volume volumes.Volume) bool { return volume.Claim == nil || !names.Has(name) })
 	f.mu.Lock()

@@ -3,6 +3,7 @@ package machine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,11 +107,35 @@ func TestVolumeFacts(t *testing.T) { // M20, M23
 				seen.Claims[key] = volumes.Claim{Volume: volume}
 			}
 		}
-		facts.keep(machine, seen)
+		facts.keep(machine, seen, decision)
 		if !decision.Detached() {
 			t.Fatalf("after %d Pods, with one volume attached: waits for %v (cached: %d)", i, decision.Waiting, len(facts.of(machine).Volumes))
 		}
 	}
+}
+
+func TestRecreatedClaim(t *testing.T) {
+	t.Run("M20: does not wait for the volume of a skipped Pod whose claim was recreated with the same name", func(t *testing.T) {
+		g, facts, machine := NewWithT(t), volumeFacts{}, types.NamespacedName{Namespace: "fleet", Name: "m"}
+		claim, waits := types.NamespacedName{Namespace: "default", Name: "data"}, []bool{}
+		for _, attached := range []string{"old", "old new", "new"} { // the claim is bound to the last one
+			seen := volumes.Observation{
+				Attached: strings.Fields(attached), Pods: []volumes.Pod{{Skipped: true, Claims: []types.NamespacedName{claim}}}, Facts: facts.of(machine),
+			}
+			decision := volumes.Decide(seen)
+			for ; !decision.Missing.None(); decision = volumes.Decide(seen) {
+				for _, key := range decision.Missing.Claims {
+					seen.Claims[key] = volumes.Claim{Volume: seen.Attached[len(seen.Attached)-1]}
+				}
+				for _, name := range decision.Missing.Volumes {
+					seen.Volumes[name] = volumes.Volume{Found: true, UniqueNames: []string{name}, Claim: &claim}
+				}
+			}
+			facts.keep(machine, seen, decision)
+			waits = append(waits, !decision.Detached())
+		}
+		g.Expect(waits).To(Equal([]bool{false, true, false}), "it waits until it has read the claim again")
+	})
 }
 
 func TestAttachedVolumes(t *testing.T) {
