@@ -285,7 +285,8 @@ func reachability(ctx context.Context, remote client.Client, now time.Time) func
 			return node, err
 		}
 		silent := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now)}
-		return &corev1.Node{Spec: node.Spec, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{silent}}}, nil
+		created := metav1.ObjectMeta{CreationTimestamp: node.CreationTimestamp}
+		return &corev1.Node{ObjectMeta: created, Spec: node.Spec, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{silent}}}, nil
 	}
 }
 

@@ -174,6 +174,10 @@ func TestTurnOfCordonedNode(t *testing.T) {
 		turn, err := (&Reconciler{}).turn(t.Context(), s)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(turn).To(Equal(machinedrain.Turn{}))
+		node.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
+		turn, err = (&Reconciler{}).turn(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(turn.Now()).To(BeFalse(), "it is another Node, which was not drained")
 	})
 }
 

@@ -222,6 +222,11 @@ func TestTurnAfterDrainInPlace(t *testing.T) {
 			if machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, nil, after(1000)) {
 				t.Error("the Node would not stay cordoned with waitingNodes Schedulable, although a user may work on it")
 			}
+			replaced := cordoned.DeepCopy()
+			replaced.CreationTimestamp = metav1.NewTime(after(500))
+			if !machinedrain.NeedsTurn(m.DeepCopy(), policy, replaced, nil, after(1000)) {
+				t.Error("a Node that registers as unschedulable was not drained")
+			}
 			if !machinedrain.NeedsTurn(m.DeepCopy(), policy, cordoned, waits, after(1000)) {
 				t.Error("when the new Node is cordoned, the drain would begin if the watch has not delivered yet that the Machine waits")
 			}

@@ -20,10 +20,11 @@ import (
 
 // NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and
 // StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none. A Machine whose drain in place has ended needs no turn
-// if another actor has deleted its NodeMaintenance and the Node is still cordoned: a user may still be working on the Node.
+// if another actor has deleted its NodeMaintenance and the Node is still cordoned: a user may still be working on the Node. One that was
+// created after the request is another Node, which may have registered as unschedulable.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
 	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
-	staysDrained := hasEndedInPlace(m) && present == nil && node != nil && node.Spec.Unschedulable
+	staysDrained := hasEndedInPlace(m) && present == nil && node != nil && node.Spec.Unschedulable && !node.CreationTimestamp.After(*drainRequested(m))
 	return isLimited && !staysDrained && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
 }
 
