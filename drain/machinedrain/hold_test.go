@@ -299,6 +299,8 @@ func TestEndOfHold(t *testing.T) {
 			m.Annotations[hookDomain+"/approval"] = "sre"
 			return m
 		}
+		reported := hooked(begins.DeepCopy())
+		reported.Annotations[hookDomain+"/approval"] = "sre, for 5 s"
 		rehooked := begins.DeepCopy()
 		rehooked.Annotations[hookDomain+"/that-may-be-ignored"] = "sre"
 		for name, tc := range map[string]struct {
@@ -312,12 +314,13 @@ func TestEndOfHold(t *testing.T) {
 			"the hook is removed before the hold is recorded": {hooked(begins.DeepCopy()), begins, true},
 			"the hook is removed, the record is not":          {hooked(held()), held(), false},
 			"the hook is added":                               {begins, hooked(begins.DeepCopy()), false},
-			"resumed":                                         {paused, machine(), true},
-			"is paused":                                       {paused, paused, false},
-			"no longer exists, and was paused":                {paused, nil, true},
-			"no longer exists, and was held":                  {held(), nil, true},
-			"no longer exists, and a hook was not recorded":   {hooked(begins.DeepCopy()), nil, true},
-			"no longer exists":                                {continued, nil, false},
+			"the owner changes the value of the hook":         {hooked(begins.DeepCopy()), reported, false},
+			"resumed":                          {paused, machine(), true},
+			"is paused":                        {paused, paused, false},
+			"no longer exists, and was paused": {paused, nil, true},
+			"no longer exists, and was held":   {held(), nil, true},
+			"no longer exists, and a hook was not recorded": {hooked(begins.DeepCopy()), nil, true},
+			"no longer exists": {continued, nil, false},
 		} {
 			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
 				t.Errorf("%s: got %t", name, got)
