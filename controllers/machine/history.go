@@ -65,7 +65,7 @@ func (s *scope) course() history.Course {
 	course.DrainStart = s.maintenance.StageStart(v1alpha1.StageDrain)
 	course.DrainEnd = s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
 	course.Pods = int(s.maintenance.Status.Summary.PodsEvacuated)
-	course.WaitsForVolumes = s.VolumeWaitStart != nil
+	course.WaitsForVolumes = s.VolumeWaitStart != nil && machinedrain.WaitsForVolumes(s.machine, s.node)
 	if machinedrain.DrainsDaemonSets(s.policy) && machinedrain.DaemonSetRuleLifted(s.maintenance) {
 		course.DaemonSets = course.DrainEnd
 	}

@@ -93,17 +93,20 @@ func unobservedVolumesMessage(node *corev1.Node, since time.Time) string {
 		since.UTC().Format(time.RFC3339))
 }
 
-// awaitVolumes waits for the volumes of the Node in scope.
+// awaitVolumes waits for the volumes of the Node in scope. The time of the wait also counts while the Node is unreachable, unless the drain
+// has timed out: before the Machine is released, the Node may be reachable again, or the manager may lose contact.
 func (r *Reconciler) awaitVolumes(ctx context.Context, s *scope) (outcome, error) {
-	if !machinedrain.WaitsForVolumes(s.machine, s.node) {
+	waits, start := machinedrain.WaitsForVolumes(s.machine, s.node), s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
+	switch {
+	case machinedrain.DaemonSetRuleLifted(s.maintenance): // the wait for volumes precedes the drain of the Pods of DaemonSets
+		s.volumesOver = waits
+		return outcome{}, nil
+	case waits, rules.Unreachable(s.node) && s.drainTimeoutMessage == "":
+		s.VolumeWaitStart = &start
+	}
+	if !waits {
 		return outcome{}, nil
 	}
-	if machinedrain.DaemonSetRuleLifted(s.maintenance) { // the wait for volumes precedes the drain of the Pods of DaemonSets
-		s.volumesOver = true
-		return outcome{}, nil
-	}
-	start := s.clock().VolumeWaitStart(s.machine, s.maintenance, s.now)
-	s.VolumeWaitStart = &start
 	decision, known, err := r.volumes(ctx, s)
 	if err != nil {
 		return r.unreachable(ctx, s, err)

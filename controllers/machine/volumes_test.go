@@ -13,7 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
@@ -148,6 +151,64 @@ func TestAttachedVolumes(t *testing.T) {
 		}
 		facts.forget(machine)
 		g.Expect(facts.lastDetached(machine)).To(BeZero())
+	})
+}
+
+func TestVolumesOfUnreachableNode(t *testing.T) {
+	now, uid := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), types.UID("1")
+	prepare := func(t *testing.T, change func(*clusterv1.Machine)) (*Reconciler, *scope) {
+		t.Helper()
+		machine := deletedMachine()
+		machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
+		machine.Spec.Deletion.NodeDrainTimeoutSeconds, machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = new(int32(600)), new(int32(300))
+		change(machine)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: uid}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+		management := managementCluster(machine).Build()
+		r := newReconciler(t, management, connectedTo(workloadCluster().WithObjects(node).Build(), now), clocktesting.NewFakePassiveClock(now))
+		NewWithT(t).Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		s := &scope{machine: machine, cluster: provisionedCluster(), node: node, now: now}
+		drained := machinedrain.Maintenance(machinedrain.Request{
+			ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Rules: rules.Compile(rules.Input{}).Rules,
+		})
+		drained.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+		s.observe(drained)
+		return r, s
+	}
+	pass := func(t *testing.T, r *Reconciler, s *scope) {
+		t.Helper()
+		g := NewWithT(t)
+		result, err := r.awaitVolumesDetached(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(result.action).To(Equal(proceed))
+		g.Expect(s.volumesOver).To(BeFalse(), "Cluster API waits for them if the Node is reachable again")
+		g.Expect(s.course().WaitsForVolumes).To(BeFalse())
+		g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
+	}
+	t.Run("M119: nodeVolumeDetachTimeoutSeconds applies in an outage although the Node was unreachable before", func(t *testing.T) {
+		r, s := prepare(t, func(*clusterv1.Machine) {})
+		s.IsDrained = true
+		pass(t, r, s)
+		clock := machinedrain.ClockIn(machinedrain.Situation{}, s.machine, now.Add(time.Hour))
+		at, part := clock.BlindDeadline(s.machine, now, time.Time{})
+		NewWithT(t).Expect(part).To(Equal(machinedrain.PartVolumes))
+		NewWithT(t).Expect(at).To(HaveValue(BeTemporally("==", now.Add(5*time.Minute))))
+	})
+	t.Run("M39: a drain that has timed out ends the wait in an outage at once", func(t *testing.T) {
+		r, s := prepare(t, func(machine *clusterv1.Machine) { machine.Spec.Deletion.NodeVolumeDetachTimeoutSeconds = nil })
+		s.drainTimedOut("a budget")
+		pass(t, r, s)
+		_, part := machinedrain.ClockIn(machinedrain.Situation{}, s.machine, now.Add(time.Hour)).BlindDeadline(s.machine, now, time.Time{})
+		NewWithT(t).Expect(part).To(Equal(machinedrain.PartDrain))
+	})
+	t.Run("M80: the volumes of an unreachable Node that is drained in place are waited for if it is reachable again before the end", func(t *testing.T) {
+		r, s := prepare(t, func(machine *clusterv1.Machine) {
+			machine.DeletionTimestamp, machine.Finalizers, machine.Annotations[v1alpha1.MachineStageAnnotation] = nil, nil, "Drain"
+			machinedrain.RequestDrain(now.Add(-time.Hour))(machine)
+		})
+		s.IsDrained = true
+		pass(t, r, s)
+		NewWithT(t).Expect(machinedrain.WasDrained(s.machine)).To(BeFalse())
 	})
 }
 
