@@ -169,10 +169,25 @@ func TestCancelledShutdown(t *testing.T) {
 		keeper := keeperOn(t, bus)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
 		bus.set("PreparingForShutdown", nil)
-		bus.signal("/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", ":1.1", ":1.2")
+		bus.signal("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", ":1.1", ":1.2")
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", true), HaveField("Known", false)))
 		bus.set("PreparingForShutdown", false)
 		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Preparing", false), HaveField("Known", true)))
+	})
+	t.Run("S85: a signal of another client of the bus neither announces nor cancels a shutdown", func(t *testing.T) {
+		g, bus := NewWithT(t), &systemBus{answers: map[string]any{"PreparingForShutdown": false}}
+		keeper := keeperOn(t, bus)
+		preparing := func() bool { return keeper.State().Preparing }
+		signal := func(client string, prepare bool) {
+			bus.signal(client, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", prepare)
+		}
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		signal(":1.9", true)
+		g.Consistently(preparing, 300*time.Millisecond).Should(BeFalse())
+		signal(loginOwner, true)
+		g.Eventually(preparing).WithTimeout(time.Minute).Should(BeTrue())
+		signal(":1.9", false)
+		g.Consistently(preparing, 300*time.Millisecond).Should(BeTrue())
 	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

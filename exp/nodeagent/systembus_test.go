@@ -24,6 +24,9 @@ type hangs struct{}
 // refused is the answer to a request that is refused, with the name of the error.
 type refused string
 
+// loginOwner is the unique name of logind on the bus.
+const loginOwner = ":1.2"
+
 // systemBus answers the requests of a Keeper. Where the answer is nil, the service is unknown.
 type systemBus struct {
 	mu sync.Mutex
@@ -72,19 +75,20 @@ func (b *systemBus) set(name string, answer any) {
 	b.answers[name] = answer
 }
 
-// signal sends a signal of the bus or of logind.
-func (b *systemBus) signal(path dbus.ObjectPath, source, member string, body ...any) {
+// signal sends a signal of a client of the bus.
+func (b *systemBus) signal(client string, path dbus.ObjectPath, source, member string, body ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.send(dbus.TypeSignal, map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldPath: dbus.MakeVariant(path), dbus.FieldInterface: dbus.MakeVariant(source), dbus.FieldMember: dbus.MakeVariant(member),
+		dbus.FieldSender: dbus.MakeVariant(client), dbus.FieldPath: dbus.MakeVariant(path),
+		dbus.FieldInterface: dbus.MakeVariant(source), dbus.FieldMember: dbus.MakeVariant(member),
 	}, body...)
 }
 
 // prepare begins or cancels a shutdown.
 func (b *systemBus) prepare(preparing bool) {
 	b.set("PreparingForShutdown", preparing)
-	b.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
+	b.signal(loginOwner, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
 }
 
 // lock returns the answer with which logind grants a lock: any file descriptor that the Keeper can close.
@@ -145,6 +149,8 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 	switch {
 	case name == "Hello":
 		b.send(dbus.TypeMethodReply, headers, ":1.1")
+	case name == "GetNameOwner":
+		b.send(dbus.TypeMethodReply, headers, loginOwner)
 	case name == "AddMatch":
 		b.send(dbus.TypeMethodReply, headers)
 	case answer == hangs{}:

@@ -263,6 +263,10 @@ func (k *Keeper) Locked() bool {
 func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signal) {
 	switch signal.Name {
 	case manager + ".PrepareForShutdown":
+		if !isLogind(ctx, conn, signal.Sender) {
+			klog.FromContext(ctx).Info("Ignoring a signal about a shutdown that logind has not sent", "sender", signal.Sender)
+			return
+		}
 	case "org.freedesktop.DBus.NameOwnerChanged":
 		k.takeLock(ctx, conn) // logind has started or stopped, and may have lost the lock
 		return
@@ -285,6 +289,13 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	if !preparing && !k.State().Held {
 		k.takeLock(ctx, conn)
 	}
+}
+
+// isLogind reports whether a client of the bus is logind. Every user of the node may send signals, also to all clients.
+func isLogind(ctx context.Context, conn *dbus.Conn, client string) bool {
+	var owner string
+	err := conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, loginName).Store(&owner)
+	return err == nil && owner == client
 }
 
 // takeLock takes a lock and closes the previous one, or only closes it if no delay is wanted.
