@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,8 @@ type fakeRuntime struct {
 	containers []*runtimev1.Container
 	sandbox    *runtimev1.PodSandboxStatus
 	hangs      bool
+	// output is the output of commands.
+	output []byte
 	// did lists the commands that were run and the containers that were stopped. A container ends when ends receives a value, if it is set.
 	did  []string
 	ends chan struct{}
@@ -103,7 +106,7 @@ func (r *fakeRuntime) StopContainer(ctx context.Context, request *runtimev1.Stop
 
 func (r *fakeRuntime) ExecSync(_ context.Context, request *runtimev1.ExecSyncRequest) (*runtimev1.ExecSyncResponse, error) {
 	r.record(strings.Join(request.GetCmd(), " "))
-	return &runtimev1.ExecSyncResponse{}, nil
+	return &runtimev1.ExecSyncResponse{Stdout: r.output}, nil
 }
 
 func (r *fakeRuntime) PodSandboxStatus(context.Context, *runtimev1.PodSandboxStatusRequest) (*runtimev1.PodSandboxStatusResponse, error) {
@@ -308,6 +311,20 @@ func TestTerminate(t *testing.T) {
 		g.Expect(connect(g, socket).Terminate(t.Context(), short)).To(Succeed())
 		g.Expect(time.Since(start)).To(BeNumerically(">=", short.GracePeriod))
 		g.Expect(server.hasDone()).To(Equal([]string{"stop app"}))
+	})
+
+	t.Run("S83: the output of a hook takes no memory", func(t *testing.T) {
+		g := NewWithT(t)
+		socket, _ := newSockets(t)
+		server, _ := serve(t, socket)
+		server.output = make([]byte, 15<<20)
+		server.runs(nil, container("app", preStop(`{"exec":{"command":["drain"]}}`)))
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		g.Expect(connect(g, socket).Terminate(t.Context(), pod())).To(Succeed())
+		goruntime.ReadMemStats(&after)
+		g.Expect(server.hasDone()).To(Equal([]string{"drain", "stop app"}))
+		g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 30<<20), "15 MB of the runtime")
 	})
 
 	t.Run("S65: sidecars receive SIGTERM when the other containers have ended, in the reverse order of their start", func(t *testing.T) {

@@ -14,12 +14,15 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxBody limits how much of the response to a hook is read. Its content is ignored.
+// maxBody limits how much of the response to a hook, or of the output of its command, is read. Its content is ignored.
 const maxBody = 10 << 10
 
 // runPreStop runs the preStop hook of a container, if it has one. It returns when the hook has ended, or at the end of the period.
@@ -34,7 +37,11 @@ func runPreStop(ctx context.Context, client runtimev1.RuntimeServiceClient, c *r
 	}
 	switch {
 	case handler.Exec != nil:
-		response, err := client.ExecSync(ctx, &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: handler.Exec.Command, Timeout: seconds(period)})
+		request := &runtimev1.ExecSyncRequest{ContainerId: c.GetId(), Cmd: handler.Exec.Command, Timeout: seconds(period)}
+		response, err := client.ExecSync(ctx, request, grpc.MaxCallRecvMsgSize(maxBody))
+		if status.Code(err) == codes.ResourceExhausted { // the command has run, and its output is ignored
+			return nil
+		}
 		if err == nil && response.GetExitCode() != 0 {
 			return errors.Errorf("the command exited with code %d", response.GetExitCode())
 		}
@@ -126,10 +133,10 @@ func addressOf(ctx context.Context, client runtimev1.RuntimeServiceClient, sandb
 	if err != nil {
 		return "", errors.Wrap(err, "reading the address of the Pod")
 	}
-	switch status := response.GetStatus(); {
-	case status.GetNetwork().GetIp() != "":
-		return status.GetNetwork().GetIp(), nil
-	case status.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE:
+	switch sandbox := response.GetStatus(); {
+	case sandbox.GetNetwork().GetIp() != "":
+		return sandbox.GetNetwork().GetIp(), nil
+	case sandbox.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE:
 		return "127.0.0.1", nil
 	default:
 		return "", errors.New("the Pod has no address")

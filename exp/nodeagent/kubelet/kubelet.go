@@ -2,11 +2,11 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -14,14 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/transport"
-	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/manifests"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// limit is the maximum size of a response in bytes. A list of some hundred Pods takes a few megabytes.
-const limit = 32 << 20
+// maxSidecars limits what the agent keeps of a Pod. The sidecars that start after the first ones terminate with the other containers.
+const maxSidecars = 10
 
 // Client is a client for the kubelet of this node.
 type Client struct{ http *http.Client }
@@ -45,36 +44,78 @@ func (c *Client) HasGracefulShutdown(ctx context.Context, port int32) (bool, err
 			ShutdownGracePeriodByPodPriority []json.RawMessage `json:"shutdownGracePeriodByPodPriority"`
 		} `json:"kubeletconfig"`
 	}
-	err := c.get(ctx, port, "/configz", &response)
+	err := c.get(ctx, port, "/configz", func(config *json.Decoder) error { return config.Decode(&response) })
 	return response.Config.ShutdownGracePeriod.Duration > 0 || len(response.Config.ShutdownGracePeriodByPodPriority) > 0, err
+}
+
+// pod is what the agent needs to know of a Pod.
+type pod struct {
+	Metadata struct {
+		UID string `json:"uid"`
+	} `json:"metadata"`
+	Spec struct {
+		Priority          *int32 `json:"priority"`
+		PriorityClassName string `json:"priorityClassName"`
+		InitContainers    []struct {
+			Name          string                        `json:"name"`
+			RestartPolicy corev1.ContainerRestartPolicy `json:"restartPolicy"`
+		} `json:"initContainers"`
+	} `json:"spec"`
 }
 
 // Pods returns the priorities and sidecars of the Pods on the node by UID. The kubelet reports static Pods without a resolved priority, so
 // manifests.Priority resolves it.
 func (c *Client) Pods(ctx context.Context, port int32) (map[string]shutdown.Known, error) {
-	pods := &corev1.PodList{}
-	if err := c.get(ctx, port, "/pods", pods); err != nil {
-		return nil, err
-	}
 	known := map[string]shutdown.Known{}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		known[string(pod.UID)] = shutdown.Known{Priority: manifests.Priority(pod), Sidecars: sidecars(pod)}
+	err := c.get(ctx, port, "/pods", func(list *json.Decoder) error {
+		return forEach(list, func(p *pod) {
+			spec := corev1.PodSpec{Priority: p.Spec.Priority, PriorityClassName: p.Spec.PriorityClassName}
+			known[p.Metadata.UID] = shutdown.Known{Priority: manifests.Priority(&corev1.Pod{Spec: spec}), Sidecars: sidecars(p)}
+		})
+	})
+	if err != nil {
+		return nil, err
 	}
 	return known, nil
 }
 
-func sidecars(pod *corev1.Pod) []string {
+// forEach calls do with each Pod of a list. It decodes one at a time: users decide how large their Pods are, so that a list may need more
+// memory than the agent may use.
+func forEach(list *json.Decoder, do func(*pod)) error {
+	_, err := list.Token()
+	for err == nil && list.More() {
+		var key json.Token
+		if key, err = list.Token(); err != nil || key == "items" {
+			break
+		}
+		err = list.Decode(&json.RawMessage{})
+	}
+	items, tokenErr := list.Token()
+	if err = cmp.Or(err, tokenErr); err != nil || items != json.Delim('[') { // null, or the end of a list without items
+		return err
+	}
+	for list.More() {
+		p := &pod{}
+		if err := list.Decode(p); err != nil {
+			return err
+		}
+		do(p)
+	}
+	_, err = list.Token() // fails if the list is incomplete
+	return err
+}
+
+func sidecars(p *pod) []string {
 	var names []string
-	for _, c := range pod.Spec.InitContainers {
-		if ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways {
+	for _, c := range p.Spec.InitContainers {
+		if c.RestartPolicy == corev1.ContainerRestartPolicyAlways && len(names) < maxSidecars {
 			names = append(names, c.Name)
 		}
 	}
 	return names
 }
 
-func (c *Client) get(ctx context.Context, port int32, path string, into any) error {
+func (c *Client) get(ctx context.Context, port int32, path string, decode func(*json.Decoder) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", port, path), nil)
 	if err != nil {
 		return errors.Wrapf(err, "requesting %s from the kubelet", path)
@@ -87,5 +128,5 @@ func (c *Client) get(ctx context.Context, port int32, path string, into any) err
 	if response.StatusCode != http.StatusOK {
 		return errors.Errorf("requesting %s from the kubelet: %s", path, response.Status)
 	}
-	return errors.Wrapf(json.NewDecoder(io.LimitReader(response.Body, limit)).Decode(into), "parsing the kubelet's %s", path)
+	return errors.Wrapf(decode(json.NewDecoder(response.Body)), "parsing the kubelet's %s", path)
 }
