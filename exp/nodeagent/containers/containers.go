@@ -29,8 +29,10 @@ const (
 	gracePeriodAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 	preStopAnnotation     = "io.kubernetes.container.preStopHandler"
 	portsAnnotation       = "io.kubernetes.container.ports"
-	// podUIDLabel is a label that the kubelet sets on each container.
-	podUIDLabel = "io.kubernetes.pod.uid"
+	// The kubelet sets these labels on each container.
+	podUIDLabel       = "io.kubernetes.pod.uid"
+	podNamespaceLabel = "io.kubernetes.pod.namespace"
+	podNameLabel      = "io.kubernetes.pod.name"
 )
 
 // listTimeout limits how long a runtime may take to list its Pods. A runtime that hangs must not use up the time of a shutdown.
@@ -110,12 +112,6 @@ func (e endpoint) observe(ctx context.Context) (observation, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	observed := observation{containers: map[string][]*runtimev1.Container{}}
-	sandboxes, err := e.client.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{Filter: &runtimev1.PodSandboxFilter{
-		State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY},
-	}})
-	if err != nil {
-		return observed, errors.Wrap(err, "listing Pods")
-	}
 	running, err := e.running(ctx, "")
 	if err != nil {
 		return observed, err
@@ -128,13 +124,12 @@ func (e endpoint) observe(ctx context.Context) (observation, error) {
 		if err != nil {
 			seconds = corev1.DefaultTerminationGracePeriodSeconds
 		}
-		grace[c.GetPodSandboxId()] = max(grace[c.GetPodSandboxId()], rules.GracePeriod(seconds))
+		grace[uid] = max(grace[uid], rules.GracePeriod(seconds))
 	}
-	for _, sandbox := range sandboxes.GetItems() {
-		if period, runs := grace[sandbox.GetId()]; runs {
-			m := sandbox.GetMetadata()
-			observed.pods = append(observed.pods, shutdown.Pod{UID: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), GracePeriod: period})
-		}
+	delete(observed.containers, "") // another client of the runtime has started them
+	for uid, containers := range observed.containers {
+		of := containers[0].GetLabels()
+		observed.pods = append(observed.pods, shutdown.Pod{UID: uid, Namespace: of[podNamespaceLabel], Name: of[podNameLabel], GracePeriod: grace[uid]})
 	}
 	return observed, nil
 }

@@ -53,23 +53,6 @@ func serve(t *testing.T, socket string, pods ...string) (r *fakeRuntime, stop fu
 	return r, server.Stop
 }
 
-func (r *fakeRuntime) ListPodSandbox(ctx context.Context, _ *runtimev1.ListPodSandboxRequest) (*runtimev1.ListPodSandboxResponse, error) {
-	r.mu.Lock()
-	pods, hangs := r.pods, r.hangs
-	r.mu.Unlock()
-	if hangs {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	response := &runtimev1.ListPodSandboxResponse{}
-	for _, uid := range pods {
-		response.Items = append(response.Items, &runtimev1.PodSandbox{
-			Id: "sandbox-" + uid, Metadata: &runtimev1.PodSandboxMetadata{Namespace: "default", Name: "pod-" + uid, Uid: uid},
-		})
-	}
-	return response, nil
-}
-
 func (r *fakeRuntime) ListContainers(ctx context.Context, request *runtimev1.ListContainersRequest) (*runtimev1.ListContainersResponse, error) {
 	r.mu.Lock()
 	pods, hangs := r.pods, r.hangs
@@ -174,10 +157,31 @@ func TestRuntime(t *testing.T) {
 		runtime := connect(g, containerd, crio)
 		pods, err := runtime.Pods(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(uids(pods)).To(Equal([]string{"agent", "web"}))
+		g.Expect(uids(pods)).To(ConsistOf("agent", "web"))
 		g.Expect(runtime.Terminate(t.Context(), web)).To(Succeed())
 		g.Expect(used.hasDone()).To(Equal([]string{"stop web"}))
 		g.Expect(unused.hasDone()).To(BeEmpty())
+	})
+
+	t.Run("S84: lists the Pods of the kubelet, and not one that another client of the runtime has started", func(t *testing.T) {
+		g := NewWithT(t)
+		containerd, _ := newSockets(t)
+		server, _ := serve(t, containerd, "agent", "web", "debug")
+		of := func(uid, period string) *runtimev1.Container {
+			return &runtimev1.Container{
+				PodSandboxId: "sandbox-" + uid, Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": period},
+				Labels: map[string]string{
+					"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.name": "pod-" + uid,
+				},
+			}
+		}
+		server.runs(nil, of("agent", "5"), of("web", "60"), of("web", "20"), of("", ""), &runtimev1.Container{PodSandboxId: "sandbox-debug"})
+		pods, err := connect(g, containerd).Pods(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods).To(ConsistOf(
+			shutdown.Pod{UID: "agent", Namespace: "default", Name: "pod-agent", GracePeriod: 5 * time.Second},
+			shutdown.Pod{UID: "web", Namespace: "default", Name: "pod-web", GracePeriod: time.Minute},
+		))
 	})
 
 	t.Run("S60: a runtime without the agent's own Pod is an error, and not a node without Pods", func(t *testing.T) {
@@ -198,7 +202,7 @@ func TestRuntime(t *testing.T) {
 		stop()
 		pods, err := runtime.Pods(t.Context())
 		g.Expect(err).To(HaveOccurred())
-		g.Expect(uids(pods)).To(Equal([]string{"agent", "web"}))
+		g.Expect(uids(pods)).To(ConsistOf("agent", "web"))
 		serve(t, containerd, "agent")
 		g.Eventually(func(g Gomega) {
 			pods, err := runtime.Pods(t.Context())
