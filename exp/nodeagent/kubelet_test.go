@@ -371,6 +371,21 @@ func TestKubeletIsStoppedWhenTheSecondContainerStartsIt(t *testing.T) {
 	})
 }
 
+func TestKubeletIsStoppedAgain(t *testing.T) {
+	t.Run("S86: the agent stops the kubelet again while it terminates Pods: another actor may have started it", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job")}}
+		agent.Keeper = keeperOn(t, bus)
+		withoutRuntime(t, agent)
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		var terminating sync.WaitGroup
+		t.Cleanup(terminating.Wait) // it may still write its state
+		terminating.Go(func() { agent.terminatePods(t.Context(), time.Minute) })
+		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(30 * time.Second).Should(BeNumerically(">", 2))
+	})
+}
+
 func TestRestartInShutdown(t *testing.T) {
 	t.Run("S61: an agent that restarts in a shutdown does not take it for an earlier one that was cancelled, also if logind allows more time", func(t *testing.T) {
 		g := NewWithT(t)

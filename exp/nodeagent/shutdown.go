@@ -314,14 +314,13 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	if err == nil && len(pods) == 0 {
 		return
 	}
-	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod.
+	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod. Stop the
+	// kubelet again: another actor may have started it.
 	listing, stopping := failureLog{}, failureLog{}
-	for attempted, stopped := false, !stoppable; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
+	for attempted := false; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
 		listing.log(ctx, err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying until the deadline")
-		if !stopped {
-			stopErr := a.stopKubelet(ctx)
-			stopping.log(ctx, stopErr, "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
-			stopped = stopErr == nil
+		if stoppable {
+			stopping.log(ctx, a.stopKubelet(ctx), "Failed to stop the kubelet: it may restart the Pods that the agent terminates")
 		}
 		if err == nil || !attempted {
 			a.terminateByPhase(ctx, pods, time.Until(deadline))
