@@ -240,7 +240,7 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(s.workload.Client.Patch(s.Context(), m, client.MergeFrom(before))).To(Succeed())
 		s.awaitEvent("StaticPodReplaced")
 		s.Expect(os.ReadFile(node.Disk(node.Manifest("web")))).To(Equal(recreated))
-		s.Expect(os.ReadFile(node.Disk(held + ".replaced"))).To(Equal(written))
+		s.Expect(os.ReadFile(node.Disk(filepath.Join(filepath.Dir(held), ".web.yaml.replaced")))).To(Equal(written))
 	})
 }
 

@@ -160,7 +160,8 @@ func (s Store) Finish(r hold.Record) error {
 }
 
 // Release moves a held manifest back and removes its record. If the kubelet's directory has another file of that name by now, that file
-// stays, and the held one gets the name that Release returns: <name>.replaced, or <name>.<number>.replaced if there are earlier ones.
+// stays, and the held one gets the name that Release returns: .<name>.replaced, or .<name>.<number>.replaced if there are earlier ones. No
+// manifest has a name that begins with a dot, so Hold does not overwrite it.
 func (s Store) Release(r hold.Record) (replaced string, err error) {
 	if r.Moved {
 		if replaced, err = s.restore(r.File); err != nil {
@@ -189,9 +190,9 @@ func (s Store) restore(file string) (replaced string, err error) {
 		if heldErr == nil && placeErr == nil && os.SameFile(heldInfo, placeInfo) {
 			break
 		}
-		replaced = file + ".replaced"
+		replaced = "." + file + ".replaced"
 		for i := 2; exists(s.heldPath(replaced)); i++ {
-			replaced = fmt.Sprintf("%s.%d.replaced", file, i)
+			replaced = fmt.Sprintf(".%s.%d.replaced", file, i)
 		}
 		return replaced, errors.Wrapf(os.Rename(held, s.heldPath(replaced)), "renaming the replaced manifest %s", file)
 	}

@@ -115,11 +115,34 @@ func TestStore(t *testing.T) {
 			release(t, s, r, false)
 		}
 		for name, want := range map[string]string{
-			"web.yaml.replaced": manifest, "web.yaml.2.replaced": manifest + "# 2\n", "web.yaml.3.replaced": manifest + "# 3\n",
+			".web.yaml.replaced": manifest, ".web.yaml.2.replaced": manifest + "# 2\n", ".web.yaml.3.replaced": manifest + "# 3\n",
 		} {
 			if content, err := os.ReadFile(filepath.Join(s.Dir, ".held-by-node-maintenance", name)); err != nil || string(content) != want {
 				t.Errorf("%s: %s, %v", name, content, err)
 			}
+		}
+	})
+	t.Run("S79: holding a manifest overwrites no one that was saved", func(t *testing.T) {
+		s, file := store(t)
+		r := held(t, s)
+		if err := os.WriteFile(file, []byte(manifest+"# 2\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		saved, err := s.Release(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file, filepath.Join(s.Dir, saved)); err != nil { // another static Pod, whose manifest has any name
+			t.Fatal(err)
+		}
+		manifests, err := s.Manifests()
+		for _, m := range manifests {
+			if err := s.Hold(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if content, readErr := os.ReadFile(filepath.Join(s.Dir, ".held-by-node-maintenance", saved)); err != nil || string(content) != manifest {
+			t.Errorf("%s, %v, %v", content, err, readErr)
 		}
 	})
 	t.Run("S74: restores a manifest that an earlier version of the agent holds, and whose name is that of a record", func(t *testing.T) {
