@@ -19,6 +19,7 @@ const (
 	decisionInterval = 50 * time.Millisecond
 	pollInterval     = 250 * time.Millisecond
 	// killMargin is the time after the period of a phase in which the container runtime sends SIGKILL and reports that the Pods have ended.
+	// The next phase has begun then.
 	killMargin = 2 * time.Second
 	// cleanupInterval is the retry interval after a shutdown, when the NodeMaintenance has to be completed.
 	cleanupInterval = time.Second
@@ -355,15 +356,25 @@ func (a *Agent) startKubelet(ctx context.Context) error {
 
 func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remaining time.Duration) {
 	phases := shutdown.Within(shutdown.Occupied(a.currentSettings().Phases(), pods), remaining)
+	var terminating sync.WaitGroup
+	defer terminating.Wait()
 	for i, phase := range shutdown.Terminations(phases, pods) {
 		if len(phase) == 0 || ctx.Err() != nil {
 			continue
 		}
 		klog.FromContext(ctx).Info("Terminating Pods", "fromPriority", phases[i].From, "count", len(phase), "period", phases[i].Period)
-		// A Pod that does not terminate, or a runtime that hangs, must not take the time of the next phase.
-		phaseContext, cancel := context.WithTimeout(ctx, phases[i].Period+killMargin)
-		a.terminatePhase(phaseContext, phase)
-		cancel()
+		// As in the kubelet, a Pod that does not terminate, or a runtime that hangs, must not take the time of the next phase.
+		terminated := make(chan struct{})
+		terminating.Go(func() {
+			defer close(terminated)
+			phaseContext, cancel := context.WithTimeout(ctx, phases[i].Period+killMargin)
+			defer cancel()
+			a.terminatePhase(phaseContext, phase)
+		})
+		select {
+		case <-terminated:
+		case <-time.After(phases[i].Period):
+		}
 	}
 }
 

@@ -1,0 +1,78 @@
+package nodeagent
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/containers"
+	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
+)
+
+// runtimeServer is a container runtime in which each Pod has one container, whose ID is the UID of the Pod.
+type runtimeServer struct {
+	runtimev1.UnimplementedRuntimeServiceServer
+
+	// stop stops a container.
+	stop func(ctx context.Context, id string) error
+}
+
+// withRuntime gives the agent this container runtime.
+func withRuntime(t *testing.T, agent *Agent, server runtimeServer) {
+	t.Helper()
+	g := NewWithT(t)
+	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // the path of a socket has at most 108 characters
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "socket")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	g.Expect(err).NotTo(HaveOccurred())
+	serving := grpc.NewServer()
+	t.Cleanup(serving.Stop)
+	runtimev1.RegisterRuntimeServiceServer(serving, server)
+	go func() { _ = serving.Serve(listener) }()
+	agent.Runtime, err = containers.Connect("agent", socket)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func (r runtimeServer) ListContainers(_ context.Context, request *runtimev1.ListContainersRequest) (*runtimev1.ListContainersResponse, error) {
+	labels := request.GetFilter().GetLabelSelector()
+	return &runtimev1.ListContainersResponse{Containers: []*runtimev1.Container{{Id: labels["io.kubernetes.pod.uid"], Labels: labels}}}, nil
+}
+
+func (r runtimeServer) StopContainer(ctx context.Context, request *runtimev1.StopContainerRequest) (*runtimev1.StopContainerResponse, error) {
+	return &runtimev1.StopContainerResponse{}, r.stop(ctx, request.GetContainerId())
+}
+
+func TestPhases(t *testing.T) {
+	t.Run("S6: Pods that have not terminated in the period of their phase take no time of the next phase", func(t *testing.T) {
+		t.Parallel()
+		g, agent := NewWithT(t), agentOf(t, &apiServer{})
+		critical, late := make(chan struct{}), make(chan struct{})
+		withRuntime(t, agent, runtimeServer{stop: func(ctx context.Context, id string) error {
+			if id == "critical" {
+				close(critical)
+				return nil
+			}
+			select {
+			case <-critical:
+				return nil
+			case <-ctx.Done():
+				close(late)
+				return ctx.Err()
+			}
+		}})
+		agent.terminateByPhase(t.Context(), []shutdown.Pod{
+			{UID: "regular", GracePeriod: time.Hour}, {UID: "critical", GracePeriod: time.Hour, Known: shutdown.Known{Priority: 2_000_000_000}},
+		}, 3*time.Second)
+		g.Expect(critical).To(BeClosed())
+		g.Expect(late).NotTo(BeClosed(), "the critical Pod has received SIGTERM only after the regular one was given up")
+	})
+}
