@@ -226,6 +226,15 @@ func TestRuntime(t *testing.T) {
 	})
 }
 
+// allocated returns how much memory a function allocates.
+func allocated(do func()) uint64 {
+	var before, after goruntime.MemStats
+	goruntime.ReadMemStats(&before)
+	do()
+	goruntime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
 func TestTerminate(t *testing.T) {
 	pod := func(sidecars ...string) shutdown.Termination {
 		return shutdown.Termination{Pod: shutdown.Pod{UID: "web", Known: shutdown.Known{Sidecars: sidecars}}, GracePeriod: time.Minute}
@@ -323,12 +332,24 @@ func TestTerminate(t *testing.T) {
 		server, _ := serve(t, socket)
 		server.output = make([]byte, 15<<20)
 		server.runs(nil, container("app", preStop(`{"exec":{"command":["drain"]}}`)))
-		var before, after goruntime.MemStats
-		goruntime.ReadMemStats(&before)
-		g.Expect(connect(g, socket).Terminate(t.Context(), pod())).To(Succeed())
-		goruntime.ReadMemStats(&after)
+		terminate := func() { g.Expect(connect(g, socket).Terminate(t.Context(), pod())).To(Succeed()) }
+		g.Expect(allocated(terminate)).To(BeNumerically("<", 30<<20), "15 MB are those of the runtime")
 		g.Expect(server.hasDone()).To(Equal([]string{"drain", "stop app"}))
-		g.Expect(after.TotalAlloc-before.TotalAlloc).To(BeNumerically("<", 30<<20), "15 MB of the runtime")
+	})
+
+	t.Run("S83: the header of the response to a hook takes no memory", func(t *testing.T) {
+		g := NewWithT(t)
+		socket, _ := newSockets(t)
+		server, _ := serve(t, socket)
+		header := strings.Repeat("x", 8<<20)
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Large", header) }))
+		defer web.Close()
+		_, port, err := net.SplitHostPort(web.Listener.Addr().String())
+		g.Expect(err).NotTo(HaveOccurred())
+		server.runs(podNetwork, container("app", preStop(`{"httpGet":{"path":"/","port":`+port+`}}`)))
+		terminate := func() { g.Expect(connect(g, socket).Terminate(t.Context(), pod())).To(Succeed()) }
+		g.Expect(allocated(terminate)).To(BeNumerically("<", 8<<20))
+		g.Expect(server.hasDone()).To(Equal([]string{"stop app"}))
 	})
 
 	t.Run("S65: sidecars receive SIGTERM when the other containers have ended, in the reverse order of their start", func(t *testing.T) {
