@@ -104,11 +104,11 @@ func TestAwaitMaintenances(t *testing.T) {
 		after         time.Duration
 		waits         bool
 	}{
-		{name: "waits for the Node of a Machine that was deleted a moment ago", after: time.Second, waits: true},
-		{name: "waits two seconds at most", after: 2 * time.Second},
-		{name: "does not wait for a cordoned Node", after: time.Second, unschedulable: true},
+		{name: "E46: waits for the Node of a Machine that was deleted a moment ago", after: time.Second, waits: true},
+		{name: "E46: waits two seconds at most", after: 2 * time.Second},
+		{name: "E46: does not wait for a cordoned Node", after: time.Second, unschedulable: true},
 	} {
-		t.Run("E46: "+tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			p := passOver(t, now.Add(tc.after), onePod{}, &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable},

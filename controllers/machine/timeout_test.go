@@ -33,7 +33,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
+func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13
 	g := NewWithT(t)
 	deletion := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(after time.Duration) string { return deletion.Add(after).Format(time.RFC3339) }
@@ -90,7 +90,7 @@ func TestDrainTimeoutAppliesToDaemonSets(t *testing.T) { // M13, M134
 	g.Expect(machinedrain.DaemonSetRuleLifted(s.maintenance)).To(BeTrue())
 	g.Expect(r.recordClock(t.Context(), s)).To(Succeed())
 	g.Expect(s.maintenance.Annotations).To(HaveKeyWithValue(v1alpha1.DrainStartedAnnotation, at(90*time.Minute)),
-		"the first attempt counts, and not the former start")
+		"M134: the drain timeout counts from the first attempt, and not from the former start")
 	for after, action := range map[time.Duration]action{92 * time.Minute: wait, 2 * time.Hour: wait, 150 * time.Minute: release} {
 		later := &scope{machine: s.machine, cluster: cluster, policy: s.policy, now: deletion.Add(after)} // the workload cluster is unreachable
 		got := later.untilDeadline(outcome{action: wait, blind: true}, time.Time{})

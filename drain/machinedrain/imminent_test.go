@@ -26,21 +26,21 @@ func TestImminentMaintenance(t *testing.T) {
 		after        time.Duration
 		imminent     bool
 	}{
-		{name: "a Machine that was deleted a moment ago", after: time.Second, imminent: true},
-		{name: "a Machine that was deleted two seconds ago", after: 2 * time.Second},
-		{name: "a deletion in the future", after: -3 * time.Second},
-		{name: "a Machine with a NodeMaintenance", maintenances: []v1alpha1.NodeMaintenance{served}},
-		{name: "a NodeMaintenance of another author", maintenances: []v1alpha1.NodeMaintenance{{}}, imminent: true},
-		{name: "a Machine without the hook", change: func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.PreDrainHookAnnotation) }},
-		{name: "a Machine without a Node", change: func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "" }},
-		{name: "a paused Machine", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" }},
-		{name: "a Machine whose Node is not drained", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = "" }},
-		{name: "a Machine to which the exclude annotation of a release was copied", change: func(m *clusterv1.Machine) {
+		{name: "E46: a Machine that was deleted a moment ago", after: time.Second, imminent: true},
+		{name: "E46: a Machine that was deleted two seconds ago", after: 2 * time.Second},
+		{name: "E46: a deletion in the future", after: -3 * time.Second},
+		{name: "E46: a Machine with a NodeMaintenance", maintenances: []v1alpha1.NodeMaintenance{served}},
+		{name: "E46: a NodeMaintenance of another author", maintenances: []v1alpha1.NodeMaintenance{{}}, imminent: true},
+		{name: "E46: a Machine without the hook", change: func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.PreDrainHookAnnotation) }},
+		{name: "E46: a Machine without a Node", change: func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "" }},
+		{name: "E46: a paused Machine", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" }},
+		{name: "E46: a Machine whose Node is not drained", change: func(m *clusterv1.Machine) { m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = "" }},
+		{name: "E46: a Machine to which the exclude annotation of a release was copied", change: func(m *clusterv1.Machine) {
 			m.Annotations[clusterv1.ExcludeNodeDrainingAnnotation] = v1alpha1.HookOwner
 		}, after: time.Second, imminent: true},
-		{name: "a Machine that is not deleted", change: func(m *clusterv1.Machine) { m.DeletionTimestamp = nil }},
+		{name: "E46: a Machine that is not deleted", change: func(m *clusterv1.Machine) { m.DeletionTimestamp = nil }},
 	} {
-		t.Run("E46: "+tc.name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
 			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "default", Name: "m1", DeletionTimestamp: new(metav1.NewTime(deleted)), Annotations: map[string]string{v1alpha1.PreDrainHookAnnotation: ""},

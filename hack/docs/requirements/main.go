@@ -1,10 +1,12 @@
 // Command requirements writes docs/reference/requirements.md: the tests that prove each requirement, from the names of the tests
-// (t.Run("R24: …")). It fails when a file names a requirement that has no statement in docs/requirements.md.
+// (t.Run("R24: …")). It fails when a file names a requirement that has no statement in docs/requirements.md, and when a statement has no
+// test.
 package main
 
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/pkg/errors"
@@ -29,10 +31,11 @@ func run(root string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(page, render(stated, proofs(files)), 0o600); err != nil {
+	found := proofs(files)
+	if err := os.WriteFile(page, render(stated, found), 0o600); err != nil {
 		return errors.Wrapf(err, "writing %s", page)
 	}
-	problems = append(problems, missing(stated, files)...)
+	problems = slices.Concat(problems, untested(stated, found), missing(stated, files))
 	if len(problems) > 0 {
 		return errors.Errorf("%d problems:\n%s", len(problems), strings.Join(problems, "\n"))
 	}

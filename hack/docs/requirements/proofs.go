@@ -80,6 +80,17 @@ func proofs(files map[string]string) []proof {
 	return slices.Compact(found)
 }
 
+// untested returns the numbers that no test has in its name.
+func untested(stated []number, found []proof) []string {
+	var problems []string
+	for _, n := range stated {
+		if !slices.ContainsFunc(found, func(p proof) bool { return p.number == n }) {
+			problems = append(problems, fmt.Sprintf("%s: no test has %s in its name", statementsPage, n))
+		}
+	}
+	return problems
+}
+
 // missing returns the first place of each number that has no statement, as "file:line: why".
 func missing(stated []number, files map[string]string) []string {
 	var problems []string
@@ -124,14 +135,10 @@ func render(stated []number, found []proof) []byte {
 func renderRequirement(b *bytes.Buffer, n number, found []proof) {
 	label := fmt.Sprintf(`<a id=%q></a>[%s](../requirements.md#%s)`, n.anchor(), n, n.anchor())
 	escape := strings.NewReplacer("|", `\|`, "<", "&lt;")
-	tested := false
 	for _, p := range found {
 		if p.number == n {
 			fmt.Fprintf(b, "| %s | %s | [%s](../../%s) |\n", label, escape.Replace(p.text), path.Base(p.file), p.file)
-			label, tested = n.String(), true
+			label = n.String()
 		}
-	}
-	if !tested {
-		fmt.Fprintf(b, "| %s | no test | |\n", label)
 	}
 }

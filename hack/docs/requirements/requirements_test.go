@@ -45,6 +45,11 @@ func TestMissing(t *testing.T) {
 	g.Expect(problems).To(ConsistOf("a.go:2: R2 has no statement in docs/requirements.md"))
 }
 
+func TestUntested(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(untested([]number{{"R", 1}, {"R", 2}}, []proof{{number: number{"R", 1}}})).To(ConsistOf("docs/requirements.md: no test has R2 in its name"))
+}
+
 func TestProofs(t *testing.T) {
 	g := NewWithT(t)
 	name := `"R1, E2` + `: dra" +` + "\n\t" + `"ins"`

@@ -303,9 +303,9 @@ func TestK9s(t *testing.T) {
 	}
 	g.Expect(yaml.UnmarshalStrict(content, &file)).To(Succeed())
 	g.Expect(file.Plugins).NotTo(BeEmpty())
-	for name, plugin := range file.Plugins {
-		t.Run("K22: "+name+" of k9s calls a command that exists", func(t *testing.T) {
-			g := NewWithT(t)
+	t.Run("K22: the plugins of k9s call commands that exist", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, plugin := range file.Plugins {
 			args := plugin.Args[slices.IndexFunc(plugin.Args, func(arg string) bool { return arg == "sh" || arg == "node-maintenance" })+1:]
 			command, rest, err := newRoot("v1.2.3", genericiooptions.IOStreams{}).Find(args)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -315,8 +315,8 @@ func TestK9s(t *testing.T) {
 				g.Expect(kinds).To(Equal([]string{kinds[0], "$NAME"}))
 				g.Expect(plugin.Scopes).To(Equal([]string{kinds[0] + "s"}))
 			}
-		})
-	}
+		}
+	})
 }
 
 func TestWhere(t *testing.T) {

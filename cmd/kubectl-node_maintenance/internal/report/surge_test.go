@@ -127,15 +127,15 @@ func TestNoteGroups(t *testing.T) {
 		change   func(*forecast.Observation)
 		want     []string
 	}{
-		"all replicas are on Nodes that drain":     {3, nil, []string{three + " All 3 replicas are on Nodes that drain."}},
-		"a replica is elsewhere":                   {4, nil, []string{three}},
-		"the number of replicas is not known":      {0, nil, []string{three}},
-		"a budget selects the Pods":                {3, func(o *forecast.Observation) { o.Budgets = selecting }, nil},
-		"the budgets were not read":                {3, func(o *forecast.Observation) { o.Budgets = nil }, nil},
-		"the Pods are surged":                      {1, func(o *forecast.Observation) { o.Maintenance.Spec.Evacuation.Surge = v1alpha1.SurgeAlways }, nil},
-		"maxParallelNodes permits one Node of two": {3, one, []string{strings.Replace(three, "3", "2", 1)}},
+		"K43: all replicas are on Nodes that drain":     {3, nil, []string{three + " All 3 replicas are on Nodes that drain."}},
+		"K43: a replica is elsewhere":                   {4, nil, []string{three}},
+		"K43: the number of replicas is not known":      {0, nil, []string{three}},
+		"K43: a budget selects the Pods":                {3, func(o *forecast.Observation) { o.Budgets = selecting }, nil},
+		"K43: the budgets were not read":                {3, func(o *forecast.Observation) { o.Budgets = nil }, nil},
+		"K43: the Pods are surged":                      {1, func(o *forecast.Observation) { o.Maintenance.Spec.Evacuation.Surge = v1alpha1.SurgeAlways }, nil},
+		"K43: maxParallelNodes permits one Node of two": {3, one, []string{strings.Replace(three, "3", "2", 1)}},
 	} {
-		t.Run("K43: "+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			first, intent, observed := surging(test.replicas)
 			observed.Nodes = []*corev1.Node{first, {ObjectMeta: metav1.ObjectMeta{Name: "two"}}}
 			intent.Maintenance.Spec.NodeSelector, intent.Maintenance.Spec.Evacuation.Surge = v1alpha1.SelectNodes("one", "two"), v1alpha1.SurgeNever
