@@ -462,6 +462,35 @@ func TestRemovedTimeout(t *testing.T) {
 	})
 }
 
+func TestVanishedMaintenance(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		timeout   int32
+		isBlocked bool
+		at        int
+		want      bool
+	}{
+		{"M37, M159: a drain without a timeout delays an overdue Machine as one that has not begun", 0, false, 90, false},
+		{"M37, M159: it does not count if it cannot begin again, because nothing would end the turn", 0, true, 90, true},
+		{"M37, M159: a drain with a timeout counts although it cannot begin again", 300, true, 90, false},
+		{"M37, M159: then the Machine is overdue a drain timeout after the start of that drain", 300, true, 110, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			vanished, overdue, now := inDeletion("vanished"), inDeletion("overdue"), after(tc.at)
+			vanished.DeletionTimestamp, overdue.DeletionTimestamp = ptr.To(metav1.NewTime(after(0))), ptr.To(metav1.NewTime(after(10)))
+			vanished.Spec.Deletion.NodeDrainTimeoutSeconds, overdue.Spec.Deletion.NodeDrainTimeoutSeconds = &tc.timeout, ptr.To[int32](60)
+			machinedrain.ClockOf(&vanished, read(draining(50)), now).Record(&vanished)
+			machinedrain.ClockOf(&vanished, read(nil), now).Record(&vanished)
+			all, _, _ := machinedrain.Contenders([]clusterv1.Machine{vanished, overdue}, now, func(m *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
+				return machinedrain.ObservedDrain{Node: &corev1.Node{}, IsBlocked: tc.isBlocked && m.Name == "vanished"}, nil
+			})
+			if turn := machinedrain.TurnOf(machinedrain.ContenderOf(&overdue), all, 1, now); turn.Now() != tc.want {
+				t.Errorf("the overdue Machine has the turn %+v", turn)
+			}
+		})
+	}
+}
+
 func TestSettlesWithoutNodeRef(t *testing.T) {
 	now := time.Now()
 	created := func(ago time.Duration) *v1alpha1.NodeMaintenance {

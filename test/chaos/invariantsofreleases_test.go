@@ -176,6 +176,15 @@ func TestInvariantsOfReleases(t *testing.T) {
 			getTurn(s.later(5*time.Second), "n2")
 			s.later(32*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
+		{"M159: the drain timeout of the Machine does not count from another drain whose NodeMaintenance no longer exists", func(s *story) {
+			waitForVanishingDrain(s)
+			s.later(23*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
+		}, nil},
+		{"M159: it counts from another drain with a drain timeout whose NodeMaintenance no longer exists", func(s *story) {
+			s.storeMachine(timeout(300))
+			waitForVanishingDrain(s)
+			s.later(23*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
+		}, hookHeld},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
 			s.ClusterDeleted = s.now
 			s.storePod("a")
@@ -280,6 +289,15 @@ func waitForTurn(s *story, names ...string) {
 			m.Name, m.Annotations[v1alpha1.OwnerMachineAnnotation], m.Spec.NodeSelector = "of-"+name, "default/"+name, v1alpha1.SelectNodes(name)
 		})
 	}
+}
+
+// waitForVanishingDrain has Machine n2 wait for Machine n1, whose drain begins ten seconds later. The NodeMaintenance of n1 is deleted
+// after another six seconds.
+func waitForVanishingDrain(s *story) {
+	s.Workload.Versions = slices.DeleteFunc(s.Workload.Versions, func(v Version) bool { return v.Key == maintenanceKeys+"m" })
+	waitForTurn(s, "n2")
+	s.later(9 * time.Second).storeMaintenance(v1alpha1.StageDrain)
+	s.later(5*time.Second).store(&s.Workload, maintenanceKeys+"m", nil)
 }
 
 // getTurn records that the drain of a Machine has begun.

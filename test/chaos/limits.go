@@ -256,7 +256,9 @@ func (l *limits) mayBegin(m moment, name string) bool {
 			continue
 		}
 		before++
-		if start, has := l.started[other]; has && start.After(latest) && !start.After(m.at.Add(-appearance)) {
+		// Without a drain timeout, a drain counts while its NodeMaintenance exists (M159).
+		isKnown := drains || l.timeout(other, m.at, drainTimeout) > 0
+		if start, has := l.started[other]; has && isKnown && start.After(latest) && !start.After(m.at.Add(-appearance)) {
 			latest = start
 		}
 	}
