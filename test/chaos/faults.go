@@ -44,7 +44,7 @@ func faults() []fault {
 	objects := []fault{
 		{"network-cut", "network", cutNetwork},
 		{"network-slow", "network", slowNetwork},
-		{"cluster-paused", "cluster", pauseCluster},
+		{clusterPaused, "cluster", pauseCluster},
 		{"node-unreachable", "nodes", stopNode},
 		{"node-uncordoned", "nodes", uncordonNode},
 		{"hook-removed", "hooks", removeHook},
@@ -298,6 +298,9 @@ func slowNetwork(_ context.Context, r *run, pick uint64) (heal, error) {
 	r.workload.SlowNetwork(time.Duration(50+pick%400) * time.Millisecond)
 	return func(context.Context) error { r.workload.SlowNetwork(0); return nil }, nil
 }
+
+// clusterPaused is the fault during which the manager changes nothing.
+const clusterPaused = "cluster-paused"
 
 func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 	return func(ctx context.Context) error { return r.setPaused(ctx, false) }, r.setPaused(ctx, true)

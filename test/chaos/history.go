@@ -79,9 +79,11 @@ func (h *History) isHindered(from, until time.Time) bool {
 	})
 }
 
-// losesWrites returns whether a fault lost writes at a time.
-func (h *History) losesWrites(at time.Time) bool {
-	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool { return f.Name == writesLost && !at.Before(f.From) && !at.After(f.Until) })
+// hadFault returns whether one of some faults lasted at some time of a period.
+func (h *History) hadFault(from, until time.Time, names ...string) bool {
+	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool {
+		return slices.Contains(names, f.Name) && !f.From.After(until) && !f.Until.Before(from)
+	})
 }
 
 // isDown returns whether no manager ran at a time.

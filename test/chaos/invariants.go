@@ -51,6 +51,7 @@ var invariants = []invariant{
 	{"R65: no controller reconciles again and again", reconciledForReasons},
 	{"R65: no request is repeated again and again", requestedForReasons},
 	{"M16: what is paused is not changed", pausesRespected},
+	{"M113, M115: no Pod of a Node is removed while a hook of another owner holds its drain, nor is its Machine released", hooksRespected},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
 	{"E25: a surge is restored exactly once", surgesRestored},
 }

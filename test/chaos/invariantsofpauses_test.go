@@ -58,6 +58,21 @@ func TestInvariantsOfPauses(t *testing.T) {
 			s.storeMachine(pauseMachine)
 			s.later(appearance).releaseHook()
 		}, pausesRespected},
+		{"M115: a Pod is evicted while a hook of another owner holds the drain", func(s *story) {
+			s.storePod("a")
+			s.storeMachine(hooked(true))
+			s.later(appearance).evict("a", "uid-a")
+		}, hooksRespected},
+		{"M113: a Machine is released while a hook of another owner holds its drain", func(s *story) {
+			s.storeMachine(hooked(true))
+			s.later(appearance).releaseHook()
+		}, hooksRespected},
+		{"M115: a Pod is evicted after a hook of another owner has held the drain", func(s *story) {
+			s.storePod("a")
+			s.storeMachine(hooked(true))
+			s.later(time.Minute).storeMachine(hooked(false))
+			s.evict("a", "uid-a")
+		}, nil},
 		{"M16: a Pod of another Machine than the paused one is evicted", func(s *story) {
 			s.storePod("a")
 			s.storeNamedMachine("n2", pauseMachine)

@@ -185,6 +185,45 @@ func TestInvariantsOfReleases(t *testing.T) {
 			waitForVanishingDrain(s)
 			s.later(23*time.Second).timeOut("n2", "Waiting for a connection to the workload cluster")
 		}, hookHeld},
+		{"M115: the hook is removed less than the drain timeout after a hook of another owner has held the drain", func(s *story) {
+			s.storeMachine(timeout(100))
+			s.storePod("a")
+			s.storeMachine(hooked(true))
+			s.later(time.Minute).store(&s.Management, "/registry/configmaps/before", nil)
+			s.storeMachine(hooked(false))
+			s.later(90*time.Second).timeOut("n1", "Drain not completed yet")
+		}, hookHeld},
+		{"M115: the hook is removed a drain timeout after a hook of another owner has held the drain", func(s *story) {
+			s.storeMachine(timeout(100))
+			s.storePod("a", labelled("wait-completed"))
+			s.storeMachine(hooked(true))
+			s.later(time.Minute).store(&s.Management, "/registry/configmaps/before", nil)
+			s.storeMachine(hooked(false))
+			s.later(100*time.Second).timeOut("n1", "Drain not completed yet")
+		}, nil},
+		{"M115: a hook of another owner was removed before the manager could observe it", func(s *story) {
+			s.storeMachine(timeout(100))
+			s.storePod("a", labelled("wait-completed"))
+			s.storeMachine(hooked(true))
+			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(time.Minute)}, "watch-stale"}}
+			s.later(time.Minute).store(&s.Management, "/registry/configmaps/before", nil)
+			s.storeMachine(hooked(false))
+			s.later(90*time.Second).timeOut("n1", "Drain not completed yet")
+		}, nil},
+		{"M115: a Pod is deleted before the drain timeout, and then a hook of another owner holds the drain", func(s *story) {
+			s.DeletesOnTimeout = true
+			s.storeMachine(timeout(100))
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.later(30 * time.Second).delete("a")
+			s.storeMachine(hooked(true))
+			s.later(20*time.Second).store(&s.Management, "/registry/configmaps/later", nil)
+		}, nil},
+		{"M117: the hook is removed a drain timeout after a hook of another owner began to hold the other drain", func(s *story) {
+			waitForTurn(s, "n2")
+			s.storeMachine(hooked(true))
+			s.later(25*time.Second).timeOut("n2", "Drain not completed yet")
+		}, nil},
 		{"M54: the hook is removed while a Pod runs, after the Cluster was deleted", func(s *story) {
 			s.ClusterDeleted = s.now
 			s.storePod("a")

@@ -111,15 +111,34 @@ type limits struct {
 	machines     map[string]timeline[*clusterv1.Machine] // of namespace default
 	nodes        map[string]timeline[*corev1.Node]
 	maintenances map[string][]timeline[*v1alpha1.NodeMaintenance] // by the Machine
-	// deleted is when the manager may have observed the deletion of a Machine at the earliest.
-	deleted map[string]time.Time
-	// began is when the drain of a Machine may have begun at the earliest: see turns. It has no entry if it may not have begun.
-	began map[string]time.Time
+	// spans has the spans of each Machine, in their order.
+	spans map[string][]span
 	// started is when the drain of a Machine began according to the first version of its NodeMaintenance in stage Drain or the manager's
 	// record. The drains of other Machines begin later because of it, so a wrong record excuses no release.
 	started map[string]time.Time
 	// recorded has the Machines of which only the manager's record says that the drain has begun.
 	recorded map[string]bool
+}
+
+// span is the time from the deletion of a Machine, or from when hooks of other owners hold its drain, until they hold it again. The drain
+// timeout counts only in the last one (M115).
+type span struct {
+	since time.Time
+	// from is when the manager may have observed the deletion, or the end of the hold, at the earliest.
+	from time.Time
+	// began is when the drain may have begun at the earliest: see turns. It is zero if it may not have begun.
+	began time.Time
+}
+
+// spanAt returns the span of a Machine at a time, the zero value if it was not deleted.
+func (l *limits) spanAt(name string, at time.Time) span {
+	var found span
+	for _, each := range l.spans[name] {
+		if !each.since.After(at) {
+			found = each
+		}
+	}
+	return found
 }
 
 // limits returns the limits of the history, which does not change from then on.
@@ -133,7 +152,7 @@ func (h *History) limits() *limits {
 func (h *History) newLimits() *limits {
 	l := &limits{
 		History: h, machines: map[string]timeline[*clusterv1.Machine]{}, nodes: timelines[*corev1.Node](&h.Workload, nodeKeys),
-		maintenances: map[string][]timeline[*v1alpha1.NodeMaintenance]{}, deleted: map[string]time.Time{}, began: map[string]time.Time{},
+		maintenances: map[string][]timeline[*v1alpha1.NodeMaintenance]{}, spans: map[string][]span{},
 		started: map[string]time.Time{}, recorded: map[string]bool{},
 	}
 	for key, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
@@ -199,11 +218,17 @@ func (l *limits) turns() {
 		}
 		m := l.momentAt(at)
 		for _, name := range m.order {
-			if _, has := l.deleted[name]; !has {
-				l.deleted[name] = at
+			if len(l.spans[name]) == 0 {
+				l.spans[name] = []span{{since: at, from: at}}
 			}
-			if _, has := l.began[name]; !has && l.mayBegin(m, name) {
-				l.began[name] = at
+			last := &l.spans[name][len(l.spans[name])-1]
+			switch isHooked := l.isHookedAt(name, at); {
+			case isHooked && last.began.IsZero():
+				last.from = at
+			case isHooked:
+				l.spans[name] = append(l.spans[name], span{since: at, from: at})
+			case last.began.IsZero() && l.mayBegin(m, name):
+				last.began = at
 			}
 		}
 	}
@@ -251,19 +276,32 @@ func (l *limits) mayBegin(m moment, name string) bool {
 	}
 	before, latest := 0, m.requested[name]
 	for _, other := range m.order {
-		drains := l.drains(m, other)
-		if other == name || !l.contends(m, name, other) || !drains && (m.compare(other, name) > 0 || l.mayBePaused(m, other)) {
+		if other == name || !l.delays(m, other, name) {
 			continue
 		}
 		before++
-		// Without a drain timeout, a drain counts while its NodeMaintenance exists (M159).
-		isKnown := drains || l.timeout(other, m.at, drainTimeout) > 0
-		if start, has := l.started[other]; has && isKnown && start.After(latest) && !start.After(m.at.Add(-appearance)) {
+		if start := l.countsFrom(m, other); start.After(latest) {
 			latest = start
 		}
 	}
 	timeout := l.timeout(name, m.at, drainTimeout)
 	return before < l.MaxParallelDrains || timeout > 0 && !m.at.Add(l.ClockOff).Before(latest.Add(timeout))
+}
+
+// delays returns whether a Machine delays another one: it drains, or has waited longer. It does not while hooks of other owners hold it.
+func (l *limits) delays(m moment, name, other string) bool {
+	isAhead := m.compare(name, other) < 0 && !l.mayBePaused(m, name) && !l.isHookedIn(name, m.at.Add(-lag), m.at)
+	return l.contends(m, other, name) && (isAhead || l.drains(m, name))
+}
+
+// countsFrom returns when the drain of a Machine has begun, the zero time if the manager may not know that. A drain without a drain timeout
+// counts while its NodeMaintenance exists (M159), and one that was held needs another turn.
+func (l *limits) countsFrom(m moment, name string) time.Time {
+	hasTurn := l.drains(m, name) || l.timeout(name, m.at, drainTimeout) > 0 && !l.isHookedIn(name, time.Time{}, m.at)
+	if start := l.started[name]; hasTurn && !start.After(m.at.Add(-appearance)) {
+		return start
+	}
+	return time.Time{}
 }
 
 // contends returns whether a Machine counts for the turn of another one: it is held, its Node exists and has for some time, and
@@ -284,6 +322,25 @@ func (l *limits) mayBePaused(m moment, name string) bool {
 	})
 }
 
+// isHookedIn returns whether a hook of another owner may have held the drain of a Machine in a period.
+func (l *limits) isHookedIn(name string, from, until time.Time) bool {
+	return slices.ContainsFunc(l.machines[name].during(l.Management.Clock.Before(from), l.Management.Clock.After(until)), isHooked)
+}
+
+// isHookedAt returns whether the manager must have observed that a hook of another owner holds the drain of a Machine.
+func (l *limits) isHookedAt(name string, at time.Time) bool {
+	since := at.Add(-appearance)
+	if l.hadFault(since, at, clusterPaused) || l.isHindered(since, at) || l.managerStarted(since, at) {
+		return false
+	}
+	states := l.machines[name].during(l.Management.Clock.Before(since), l.Management.Clock.After(at))
+	return len(states) > 0 && !slices.ContainsFunc(states, func(s stored[*clusterv1.Machine]) bool {
+		return !isHooked(s) || metav1.HasAnnotation(s.object.ObjectMeta, clusterv1.PausedAnnotation)
+	})
+}
+
+func isHooked(m stored[*clusterv1.Machine]) bool { return m.exists && isHeldByHooks(m.object) }
+
 // heldSince returns the revision of the deletion of a Machine.
 func (l *limits) heldSince(name string) int64 {
 	for _, version := range l.machines[name] {
@@ -294,8 +351,11 @@ func (l *limits) heldSince(name string) int64 {
 	return math.MaxInt64
 }
 
-// drains returns whether the drain of a Machine has begun, and has been observed by the manager.
+// drains returns whether the drain of a Machine has begun, and has been observed by the manager. One that was held needs another turn.
 func (l *limits) drains(m moment, name string) bool {
+	if l.isHookedIn(name, time.Time{}, m.at) {
+		return false
+	}
 	since := l.Workload.Clock.Before(m.at.Add(-appearance))
 	return slices.ContainsFunc(l.maintenances[name], func(versions timeline[*v1alpha1.NodeMaintenance]) bool {
 		states := versions.during(since, m.workload[1])
@@ -340,14 +400,15 @@ func (l *limits) timeout(name string, at time.Time, of func(*clusterv1.Machine) 
 // reason.
 func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not string) {
 	timeout := l.timeout(name, at, drainTimeout)
-	began, has := l.began[name]
+	span := l.spanAt(name, at)
+	began := span.began
 	if !l.wasReconciled(name, at) {
-		began, has = l.deleted[name]
+		began = span.from
 	}
 	switch {
 	case timeout == 0:
 		return end, "the Machine has no drain timeout"
-	case !has:
+	case began.IsZero():
 		return end, "its drain could not begin, since other Machines were before it (maxParallelDrains)"
 	case l.tooSoonAfter(name, timeout) != "":
 		return end, "it got a turn less than its drain timeout after Machine " + l.tooSoonAfter(name, timeout)
@@ -364,7 +425,7 @@ func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	at := l.started[name]
 	for other, start := range l.started {
 		isEarlier := cmp.Or(start.Compare(at), cmp.Compare(other, name)) < 0
-		if !isEarlier || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
+		if !isEarlier || l.isHookedIn(other, time.Time{}, at) || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
 			continue
 		}
 		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(rounding))); exists && last.DeletionTimestamp != nil && machinedrain.HasHook(last) {
@@ -405,7 +466,7 @@ func (l *limits) excuse(r release, end time.Time, not string) string {
 	}
 	condition := conditionOf(r.before)
 	if condition == nil || condition.Reason != v1alpha1.ReasonTimedOut {
-		if l.losesWrites(r.stored) {
+		if l.hadFault(r.stored, r.stored, writesLost) {
 			return ""
 		}
 		return "its condition has another reason than " + v1alpha1.ReasonTimedOut

@@ -109,7 +109,7 @@ func (s *Schedule) addDrains(random *rand.Rand) {
 // whileWaiting are faults that hide from the manager that Machines wait for turns, or what their Pods wait for.
 var whileWaiting = []string{
 	"manager-killed", "manager-killed", "manager-terminated", "manager-frozen", "network-cut", "network-responses-cut",
-	"workload-apiserver-killed", "workload-apiserver-frozen", "crd-deleted", admitFailing, withoutManager, withoutManager,
+	"workload-apiserver-killed", "workload-apiserver-frozen", "crd-deleted", admitFailing, withoutManager, withoutManager, hookAdded,
 }
 
 // addFaults adds four to eight faults. While Machines wait for turns, half of them are of whileWaiting.

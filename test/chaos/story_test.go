@@ -260,6 +260,16 @@ func terminating(pod *corev1.Pod) {
 
 func unhooked(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.PreDrainHookAnnotation) }
 
+// hooked adds or removes a pre-drain hook of another owner.
+func hooked(is bool) func(*clusterv1.Machine) {
+	return func(m *clusterv1.Machine) {
+		delete(m.Annotations, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other")
+		if is {
+			m.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other"] = ""
+		}
+	}
+}
+
 // timeout sets the drain timeout, and that for volumes.
 func timeout(seconds int32) func(*clusterv1.Machine) {
 	return func(m *clusterv1.Machine) {

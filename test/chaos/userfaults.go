@@ -30,6 +30,7 @@ func laterFaults() []fault {
 			return refuseRule(ctx, r, admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}})
 		})},
 		{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRule(ctx, r, refusals[2]) })},
+		{hookAdded, "machines", addHook},
 	}
 }
 
@@ -49,13 +50,25 @@ func (r *run) setAnnotation(ctx context.Context, value string) error {
 
 // pauseMachine pauses a Machine by its annotation.
 func pauseMachine(ctx context.Context, r *run, pick uint64) (heal, error) {
+	return annotateMachine(ctx, r, pick, clusterv1.PausedAnnotation)
+}
+
+// hookAdded is the fault in which another owner adds a pre-drain hook to a Machine, which holds its drain.
+const hookAdded = "hook-added"
+
+func addHook(ctx context.Context, r *run, pick uint64) (heal, error) {
+	return annotateMachine(ctx, r, pick, clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other")
+}
+
+// annotateMachine sets an annotation of a Machine, and later removes it.
+func annotateMachine(ctx context.Context, r *run, pick uint64, annotation string) (heal, error) {
 	machine, err := choose(ctx, r.fleet.Client, &clusterv1.MachineList{}, pick, r.isDrained)
 	if err != nil {
 		return nil, err
 	}
 	set := func(ctx context.Context, value string) error {
 		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: machine.GetNamespace(), Name: machine.GetName()}}
-		err := patch(ctx, r.fleet.Client, m, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))
+		err := patch(ctx, r.fleet.Client, m, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, annotation, value))
 		return client.IgnoreNotFound(errors.Cause(err))
 	}
 	return func(ctx context.Context) error { return set(ctx, "null") }, set(ctx, `""`)
