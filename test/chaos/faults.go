@@ -65,7 +65,7 @@ func faults() []fault {
 		{"crd-edited", "bundle", onInstalled(crds, edit(`{"spec":{"names":{"categories":["edited"]}}}`))},
 		{"policy-edited", "bundle", onInstalled(policies, edit(`{"spec":{"failurePolicy":"Ignore"}}`))},
 		{"policy-binding-edited", "bundle", onInstalled(bindings, edit(`{"spec":{"validationActions":["Warn"]}}`))},
-		{"network-reset", "network", resetNetwork},
+		{networkReset, "network", resetNetwork},
 		{"node-deleted", "nodes", deleteNode},
 		{"webhook-down", "webhooks", refuseRequests},
 		{clockWrong, "manager", setClockWrong},
@@ -287,6 +287,9 @@ func refuseRule(ctx context.Context, r *run, refused admissionregistrationv1.Rul
 	}
 	return undo, errors.Wrap(r.workload.Client.Create(ctx, webhook), "creating a webhook")
 }
+
+// networkReset is the fault that loses the responses of requests in flight, and all watches.
+const networkReset = "network-reset"
 
 // resetNetwork closes all connections of the managers, and so all of their watches.
 func resetNetwork(_ context.Context, r *run, _ uint64) (heal, error) {

@@ -92,8 +92,8 @@ func removalsNameTheUID(h *History) []string {
 	return found
 }
 
-// evictedOnce allows a second request only where another manager process sent it, shortly after the first one was processed: a process that
-// was killed does not know the response.
+// evictedOnce allows a second request only shortly after the first one was processed, and only where the manager does not know the
+// response: its process was killed, or a fault has lost the response.
 func evictedOnce(h *History) []string {
 	var found []string
 	last := map[types.UID]removal{}
@@ -104,7 +104,8 @@ func evictedOnce(h *History) []string {
 		previous, evicted := last[r.pod.uid]
 		last[r.pod.uid] = r
 		switch {
-		case evicted && !h.managerStarted(previous.Requested, r.Requested) && h.Replicas <= 1:
+		case evicted && !h.managerStarted(previous.Requested, r.Requested) && !h.hadFault(previous.Requested, previous.Answered, networkReset, writesLost) &&
+			h.Replicas <= 1:
 			found = append(found, fmt.Sprintf("%s: the same manager process had evicted this Pod: %s", r, previous))
 		case evicted && r.Requested.Sub(previous.Answered) > handover:
 			found = append(found, fmt.Sprintf("%s: the Pod had been evicted: %s", r, previous))

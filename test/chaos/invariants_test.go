@@ -33,6 +33,12 @@ func TestInvariants(t *testing.T) {
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
 			s.evict("a", "uid-a")
 		}, evictedOnce},
+		{"a manager repeats an eviction whose response a fault has lost", func(s *story) {
+			s.storePod("a")
+			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
+			s.Faults = []InjectedFault{{Period{s.now, s.now}, networkReset}}
+			s.evict("a", "uid-a")
+		}, nil},
 		{"a manager repeats the eviction of its killed predecessor", func(s *story) {
 			s.storePod("a")
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)

@@ -124,14 +124,15 @@ func finalAttemptsMade(h *History) []string {
 	budgets, attempts := timelines[*policyv1.PodDisruptionBudget](&h.Workload, budgetKeys), h.removals()
 	var found []string
 	for _, r := range h.releases() {
-		since := r.requested.Add(-evictable)
 		due, limited := l.finalAttemptsDue(r)
-		from, until := h.Workload.Clock.Before(since), h.Workload.Clock.After(r.stored)
-		if !limited || h.isHindered(since, r.stored) || !l.drainsCordoned(r.machine, from, until) {
+		requested, stored := l.drainEnded(r)
+		since := requested.Add(-evictable)
+		from, until := h.Workload.Clock.Before(since), h.Workload.Clock.After(stored)
+		if !limited || h.isHindered(since, stored) || !l.drainsCordoned(r.machine, from, until) {
 			continue
 		}
 		for _, pod := range lives {
-			_, known := v.constantOrder(pod, since.Add(-lag), r.stored)
+			_, known := v.constantOrder(pod, since.Add(-lag), stored)
 			if node, bound := pod.boundSince(); !known || node != r.machine || bound > from || isOfDaemonSet(pod.first()) ||
 				!isEvictable(pod, budgets, from, until) {
 				continue
@@ -144,6 +145,22 @@ func finalAttemptsMade(h *History) []string {
 		}
 	}
 	return found
+}
+
+// drainEnded returns times at or after which, and at or before which, the drain of a Machine has ended: with the release, or with the
+// start of a wait for volumes before it.
+func (l *limits) drainEnded(r release) (from, until time.Time) {
+	from, until = r.requested, r.stored
+	for _, version := range slices.Backward(l.machines[r.machine]) {
+		switch {
+		case version.revision >= r.after.revision:
+		case !version.exists || version.object.Annotations[v1alpha1.VolumeWaitStartedAnnotation] == "":
+			return from, until
+		default:
+			from, until = l.Management.Clock.period(version.revision)
+		}
+	}
+	return from, until
 }
 
 // finalAttemptsDue returns when the first final eviction attempt was due at the earliest, if a Machine was released because of its drain

@@ -301,6 +301,19 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.later(140*time.Second).storeBudget("b", "a", 1)
 			s.timeOut("n1", "Drain not completed yet")
 		}, nil},
+		{"M96: a budget allows a disruption after the wait for volumes has begun", func(s *story) {
+			cordonedAndLimited(s)
+			s.storeBudget("b", "a", 0)
+			s.later(140 * time.Second).storeMachine(awaitsVolumes)
+			s.storeBudget("b", "a", 1)
+			s.later(20*time.Second).timeOut("n1", "Drain not completed yet")
+		}, nil},
+		{"E52: a Pod had no final eviction attempt before the wait for volumes began", func(s *story) {
+			cordonedAndLimited(s)
+			s.later(140*time.Second).store(&s.Management, "/registry/configmaps/before", nil)
+			s.storeMachine(awaitsVolumes)
+			s.later(20*time.Second).timeOut("n1", "Drain not completed yet")
+		}, finalAttemptsMade},
 		{"E52: a fault keeps the manager from making the final eviction attempt", func(s *story) {
 			cordonedAndLimited(s)
 			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(130 * time.Second)}, "network-cut"}}
@@ -337,6 +350,11 @@ func waitForVanishingDrain(s *story) {
 	waitForTurn(s, "n2")
 	s.later(9 * time.Second).storeMaintenance(v1alpha1.StageDrain)
 	s.later(5*time.Second).store(&s.Workload, maintenanceKeys+"m", nil)
+}
+
+// awaitsVolumes records that the wait for volumes has begun.
+func awaitsVolumes(m *clusterv1.Machine) {
+	m.Annotations[v1alpha1.VolumeWaitStartedAnnotation] = "2026-01-01T00:00:00Z"
 }
 
 // getTurn records that the drain of a Machine has begun.

@@ -33,7 +33,7 @@ func simulatedFaults() []fault {
 		"workload-controller-manager-frozen": pauseModels,
 		"network-cut":                        onNetwork(silent),
 		"network-responses-cut":              onNetwork(mute),
-		"network-reset":                      resetLinks,
+		networkReset:                         resetLinks,
 		"network-slow":                       slowLinks,
 		"node-unreachable":                   stopSimulatedNode,
 		"webhook-down":                       refuseWrites,
