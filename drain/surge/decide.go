@@ -339,8 +339,11 @@ func (s *surging) available() bool {
 		}
 	}
 	return status.ObservedGeneration >= s.Deployment.Generation &&
-		status.AvailableReplicas+unready >= max(replicas(s.Deployment), s.b.Surged) && status.UpdatedReplicas == status.Replicas
+		status.AvailableReplicas+unready >= s.needed() && status.UpdatedReplicas == status.Replicas
 }
+
+// needed returns how many Pods the Deployment has during the surge.
+func (s *surging) needed() int32 { return max(replicas(s.Deployment), s.b.Surged) }
 
 func (s *surging) name() string { return nameOf(s.Deployment) }
 

@@ -2,7 +2,9 @@ package surge
 
 import (
 	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +47,7 @@ func (s *surging) failure() *failure {
 	if failed := creationFailure(s.Deployment); failed != nil {
 		why := "A new Pod of Deployment " + s.name() + " cannot be created: " + oneLine(failed.Message)
 		return &failure{
-			refusal: ReplicaFailure, why: why, about: why, lasts: creationTime(s.Deployment, failed.Message),
+			refusal: ReplicaFailure, why: why, about: why, lasts: creationTime(s.Deployment, failed.Message, s.needed()),
 			since: failed.LastTransitionTime.Time, observed: s.Now,
 		}
 	}
@@ -109,10 +111,20 @@ var passing = []string{"exceeded quota: ", "status unknown for quota: ", "not ye
 // the request is repeated. With other messages, such as "Internal error occurred: failed calling webhook", it may accept the next request.
 var refusals = []string{" is forbidden: ", " denied the request", " is invalid: "}
 
-// creationTime returns how long the creation of new Pods must fail, with this message, to end the surge.
-func creationTime(d *appsv1.Deployment, message string) time.Duration {
+// podLimit matches the number of Pods in a message about a ResourceQuota that limits it.
+var podLimit = regexp.MustCompile(`exceeded quota: .*, limited: (?:.*,)?(?:count/)?pods=(\d+)(?:,|$)`)
+
+// creationTime returns how long the creation of new Pods must fail, with this message, to end the surge. A quota that allows fewer Pods
+// than the Deployment alone needs ends it at once: that other Pods terminate does not help.
+func creationTime(d *appsv1.Deployment, message string, needed int32) time.Duration {
 	has := func(part string) bool { return strings.Contains(message, part) }
+	allowed := math.MaxInt
+	if found := podLimit.FindStringSubmatch(message); found != nil {
+		allowed, _ = strconv.Atoi(found[1]) // out of range is the highest number
+	}
 	switch deadline := progressDeadline(d); {
+	case allowed < int(needed):
+		return 0
 	case slices.ContainsFunc(passing, has):
 		return min(max(quotaTime, gracePeriod(d)+terminationMargin), deadline)
 	case slices.ContainsFunc(refusals, has):

@@ -151,6 +151,21 @@ func TestQuotas(t *testing.T) {
 			}
 		})
 	}
+	for limited, ends := range map[string]bool{
+		"pods=5": true, "count/pods=5": true, "limits.cpu=9,pods=5,requests.cpu=9": true,
+		"pods=6": false, "pods=1k": false, "pods=99999999999999999999": false, "requests.cpu=1": false, "requests.example.com/pods=1": false,
+	} {
+		t.Run("E67: a quota ends a surge from 4 to 6 replicas at once only if it allows fewer Pods: "+limited, func(t *testing.T) {
+			w := raised(4, 3, maxSurge("2"))
+			w.quota, w.creation = 4, exceeded+limited
+			d := w.act()
+			if ends {
+				w.expectEnded(t, 4, 3, surge.ReplicaFailure, exceeded+limited)
+			} else if len(d.Reports) > 0 || d.Deployment != nil {
+				t.Errorf("got %+v", d)
+			}
+		})
+	}
 	t.Run("E67: the time counts from the present round, and from the first refusal in it", func(t *testing.T) {
 		for name, since := range map[string]time.Duration{
 			"the condition is as old as an earlier failure, or the clock of the workload cluster is behind": -time.Hour,

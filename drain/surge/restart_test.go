@@ -138,6 +138,15 @@ func TestRestart(t *testing.T) {
 			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: &parsed}
 		}
 	}
+	refusedFor := func(message string) func(*testing.T, *rolling) {
+		return func(_ *testing.T, r *rolling) {
+			r.step() // reports
+			r.step()
+			r.deployment.Status.ObservedGeneration = r.deployment.Generation
+			r.deployment.Status.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", message, r.now)}
+			r.step()
+		}
+	}
 	ago := begin.Add(-time.Minute)
 	for _, tc := range []struct {
 		name     string
@@ -159,13 +168,9 @@ func TestRestart(t *testing.T) {
 		{"E79: refuses if an operator controls the Deployment", restarted(1, func(d *appsv1.Deployment) {
 			d.OwnerReferences = []metav1.OwnerReference{{Kind: "App", Name: "web", Controller: ptr.To(true)}}
 		}).drained(1, ago), nil, 0, surge.Managed},
-		{"E79: refuses if an admission policy refuses the new Pod", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
-			r.step() // reports
-			r.step()
-			r.deployment.Status.ObservedGeneration = r.deployment.Generation
-			r.deployment.Status.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", `pods "web" is forbidden: policy`, r.now)}
-			r.step()
-		}, 1, surge.ReplicaFailure},
+		{"E79: refuses if an admission policy refuses the new Pod", restarted(1).drained(1, ago), refusedFor(denied), 1, surge.ReplicaFailure},
+		{"E67, E79: refuses if a quota allows only the present Pods", restarted(1).drained(1, ago), refusedFor(exceeded + "pods=1"), 1, surge.ReplicaFailure},
+		{"E67, E79: waits if a quota allows one more Pod", restarted(1).drained(1, ago), refusedFor(exceeded + "pods=2"), 1, ""},
 		{"E79: refuses when the rollout makes no progress", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
 			r.step() // reports
 			r.step()

@@ -56,8 +56,12 @@ type pod struct {
 	ready bool
 }
 
-// quotaExceeded is what the ReplicaSet controller reports of a Pod that a ResourceQuota does not allow.
-const quotaExceeded = `pods "web-abc-x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=1, limited: pods=1`
+// exceeded begins what the ReplicaSet controller reports of a Pod that a ResourceQuota does not allow. quotaExceeded is such a report of a
+// quota that mostly others use.
+const (
+	exceeded      = `pods "web-abc-x" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=20, limited: `
+	quotaExceeded = exceeded + "pods=20"
+)
 
 type evacuation struct {
 	policy    v1alpha1.SurgePolicy

@@ -20,7 +20,7 @@ import (
 func TestDeletedMachines(t *testing.T) {
 	parallel(t, 230*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "returns", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "few", "returns", "spare")
 
 	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress",
 		func(t *testing.T) {
@@ -125,6 +125,8 @@ func TestDeletedMachines(t *testing.T) {
 		s.expectScaledBack("web", 1)
 		s.Expect(s.evictions()).To(BeEmpty())
 	})
+
+	t.Run("E67: ends a surge at once when a quota allows no other Pod", func(t *testing.T) { all.sub(t).quotaEndsSurge("few") })
 
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) {
 		all.sub(t).replacementsReturn("returns")

@@ -86,8 +86,8 @@ type predictedDrain struct {
 }
 
 type predictedProblem struct {
-	Reason, Message, Budget, Guide string
-	Pods                           []string
+	Reason, Message, Budget, Fix, Guide string
+	Pods                                []string
 }
 
 type predictedPod struct {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,6 +84,37 @@ func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
 			g.Expect(now.Status.AvailableReplicas).To(Equal(*d.Spec.Replicas))
 		}, eventually, pace).Should(Succeed(), d.Name)
 	}
+}
+
+// requesting adds a resource request to the Pods, for which limitPods counts them.
+func requesting(template *corev1.PodTemplateSpec) {
+	template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
+}
+
+// limitPods creates a ResourceQuota that allows only the present Pods with resource requests, and waits until the API server enforces
+// it.
+func (s *scene) limitPods(name string, present int64) {
+	s.Helper()
+	s.create(s.workload.Client, &corev1.ResourceQuota{ObjectMeta: metaNamed(name, name), Spec: corev1.ResourceQuotaSpec{
+		Hard:   corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(present, resource.DecimalSI)},
+		Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotBestEffort},
+	}})
+	probe := &corev1.Pod{ObjectMeta: metaNamed(name, name), Spec: deployment(name, 0, requesting).Spec.Template.Spec}
+	s.Eventually(func() error { return s.workload.Client.Create(s.Context(), probe.DeepCopy(), client.DryRunAll) }, soon, pace).
+		Should(MatchError(HaveSuffix(overQuota(name, present))))
+}
+
+// overQuota returns what the API server says of a Pod that a quota of limitPods does not allow. By these words, a surge recognizes a
+// quota (E67).
+func overQuota(name string, present int64) string {
+	return fmt.Sprintf("is forbidden: exceeded quota: %s, requested: pods=1, used: pods=%[2]d, limited: pods=%[2]d", name, present)
+}
+
+// allowMore lets a quota of limitPods allow more Pods. The API server would remember a deleted one for a while.
+func (s *scene) allowMore(name string) {
+	s.Helper()
+	quota := read(s, s.workload.Client, keyOf(name), &corev1.ResourceQuota{})
+	s.patch(s.workload.Client, quota, func() { quota.Spec.Hard[corev1.ResourcePods] = resource.MustParse("1k") })
 }
 
 func (s *scene) patchDeployment(name, patch string) {

@@ -474,7 +474,7 @@ func (s *scene) refusedSurge() {
 	s.expectReport(&pod, `"reason":"`+string(surge.ReplicaFailure)+`"`, why)
 	writes := s.ours().Resource("deployments").Named(namespace, "refused")
 	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
-	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", time.Minute), "a surge that a quota prevents ends after three minutes")
+	s.Expect(writes[2].Requested.Sub(writes[1].Requested)).To(BeNumerically("<", time.Minute), "a surge that waits for a quota ends after three minutes")
 	s.Eventually(func(g Gomega) { // the budget blocks the eviction, and the reason is still reported
 		blocked := s.stored("refused").Status.NodeStatuses[0].Blocked
 		g.Expect(blocked).To(ConsistOf(HaveField("Why", And(HavePrefix("Waiting for PodDisruptionBudget "), ContainSubstring("No surge: "), ContainSubstring(why)))))
@@ -483,6 +483,42 @@ func (s *scene) refusedSurge() {
 	s.Expect(s.workload.Client.Delete(s.Context(), blocking)).To(Succeed())
 	s.expectDrained("refused")
 	s.deleteMaintenances("refused")
+}
+
+// quotaEndsSurge drains the Node of a Deployment with one replica, whose budget allows no disruption and whose quota allows no other Pod.
+func (s *scene) quotaEndsSurge(machine string) {
+	defer s.removeWorkloads()
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeIfSingleReplica })
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeNever })
+	s.runOn(machine, "web", 1, deployment("web", 1, requesting), budget("web", 0))
+	s.limitPods("few", 1)
+	pod, why := s.podsOf("web")[0], overQuota("few", 1)
+	s.deleteMachine(machine)
+
+	s.expectEventOn("web", surge.EventCanceled, why)
+	s.expectEventOn(pod.Name, "NotSurged", why)
+	s.expectScaledBack("web", 1)
+	s.expectReport(&pod, `"reason":"`+string(surge.ReplicaFailure)+`"`, why)
+	s.Expect(s.reportsOf(&pod)).NotTo(ContainElement(And(ContainSubstring("Adding replicas"), ContainSubstring(why))), "it waits for no other Pods")
+	writes := s.ours().Resource("deployments").Named(namespace, "web")
+	s.Expect(writes).To(HaveLen(3), "the baseline, the number of replicas, and the restoration of both: %s", writes)
+
+	blocked := And(ContainSubstring("Waiting for PodDisruptionBudget default/web"), ContainSubstring(why))
+	s.Eventually(func() string { return s.condition(machine).Message }, soon, pace).Should(And(blocked, ContainSubstring("No surge: ")))
+	problem := ConsistOf(And(HaveField("Message", blocked), HaveField("Fix", HaveSuffix(" For the next drain, change the quota or the admission policy that "+
+		"refuses the new Pod."))))
+	s.Expect(s.why("pod", pod.Name, "-n", namespace).Problems).To(problem)
+	predicted, code := s.predict("machine", machine)
+	s.Expect(code).To(Equal(1))
+	s.Expect(predicted.Blockers).To(problem)
+
+	s.allowMore("few")
+	s.Expect(s.evictions()).To(BeEmpty())
+	s.Expect(s.podsOf("web")).To(ConsistOf(HaveField("UID", pod.UID)))
+	s.setBudget("web", 1)
+	s.expectGone(machine)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf(pod.Name))
+	s.Expect(s.ours().Resource("deployments").Named(namespace, "web")).To(HaveLen(3), "no other surge")
 }
 
 // beginUnschedulable drains the only Node that the Pods of a Deployment can run on.
