@@ -42,7 +42,7 @@ func TestSurge(t *testing.T) {
 	t.Run("E32: surges only Deployments whose Pods request it with OnRequest", func(t *testing.T) { all.sub(t).onRequest() })
 	t.Run("E25, E27: restores a Deployment whose new Pods cannot start when the surge is cancelled", func(t *testing.T) { all.sub(t).cancelledSurge() })
 	t.Run("E25: keeps a change of replicas by another actor during a surge, and evicts", func(t *testing.T) { all.sub(t).editedSurge() })
-	t.Run("E25, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) {
+	t.Run("E25, E69, R67: completes a surge unless another field manager applies another number of replicas, and then evicts", func(t *testing.T) {
 		all.sub(t).appliedSurge()
 	})
 	t.Run("E79: restarts a Deployment with one replica and a budget, while a tool applies its manifest", func(t *testing.T) { all.sub(t).restartedOnce() })
