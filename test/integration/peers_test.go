@@ -64,6 +64,7 @@ func TestPeers(t *testing.T) {
 		{"a Pod that never terminates holds the turn while a Machine is remediated", 3, inTurns, runsStuck, endsStuck},
 		{"a grace period is almost as long as the drain timeout", 2, onTimeoutDelete, runsLongGrace, measuresGrace},
 		{"a tool applies the manifest of a Deployment with one replica and a budget", 2, restarting, runsApplied, applies},
+		{"a quota refuses the surge of a Deployment with one replica and a budget", 1, surgingSingle, runsLimited, opensBudget},
 	} {
 		for run := range runs {
 			t.Run(fmt.Sprintf("%s, run %d", each.name, run+1), func(t *testing.T) {
@@ -467,4 +468,27 @@ func applies(s *scene, p *peer) bool {
 	})
 	s.editBudget(p.app, func(pdb *policyv1.PodDisruptionBudget) { pdb.Spec.MaxUnavailable = ptr.To(intstr.FromInt(1)) })
 	return locks
+}
+
+func surgingSingle(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeIfSingleReplica }
+
+// runsLimited runs a Deployment with one replica, whose budget never allows its disruption, and whose quota allows no other Pod.
+func runsLimited(s *scene, p *peer) {
+	s.runSurging(deployment(p.app, 1, inPool(p.app), requesting))
+	s.create(s.workload.Client, budget(p.app, 0))
+	s.limitPods(p.app, 1)
+	addsNode(s, p)
+}
+
+// opensBudget lets the budget allow a disruption after a while, in which neither drain evicts the Pod.
+func opensBudget(s *scene, p *peer) bool {
+	pod := s.podsOf(p.app)[0]
+	if p.drain == byUs {
+		s.Eventually(func() string { return s.condition(p.nodes[0]).Message }, soon, pace).Should(ContainSubstring(overQuota(p.app, 1)))
+	}
+	s.Consistently(func() []corev1.Pod { return s.podsOf(p.app) }, lockTime, pace).
+		Should(ConsistOf(And(HaveField("UID", pod.UID), HaveField("DeletionTimestamp", BeNil()))))
+	s.allowMore(p.app)
+	s.setBudget(p.app, 1)
+	return false
 }
