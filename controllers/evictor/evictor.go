@@ -56,6 +56,7 @@ type state struct {
 	pauses          *pauses
 	signals         *signaling
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
+	holders         budgets.Holders // used by one pass at a time
 }
 
 func newState() *state {
@@ -183,6 +184,7 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		candidates, paused = p.separatePaused(ctx, candidates)
 		admitted, waiting = index.AdmitWithin(budgets.OldestFirst(append(candidates, p.expected()...)), p.state.inFlight.free)
 		p.state.reactions.observePass(p.now, admitted, waiting)
+		p.nameHolders(index, admitted, waiting)
 		granted, others, retryAt := index.Granted(waiting, p.now)
 		if waiting = others; !retryAt.IsZero() {
 			p.requeueAt(retryAt)

@@ -12,12 +12,15 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -129,6 +132,60 @@ func TestReport(t *testing.T) {
 			g.Expect(p.stored(t, observed).Status.Message).To(Equal(exhausted.Message))
 		})
 	}
+}
+
+func TestHolderOfABudget(t *testing.T) {
+	t.Run("E90: the status names the Node and the Machine whose drain has used the budget, and is not written for each eviction", func(t *testing.T) {
+		g, writes := NewWithT(t), 0
+		p := passOver(t, now, onePod{})
+		p.wait(t, "web")
+		p.cluster = types.NamespacedName{Namespace: "fleet", Name: "c1"}
+		p.beforePatches(func(context.Context, string) error {
+			writes++
+			return nil
+		})
+		serving := drainOf("two")
+		serving.Annotations = map[string]string{v1alpha1.OwnerClusterAnnotation: "fleet/c1", v1alpha1.OwnerMachineAnnotation: "fleet/md-two"}
+		p.terms = map[string]evacuation.Terms{"one": {}, "two": {Maintenances: []*v1alpha1.NodeMaintenance{serving}}, "three": {}}
+		s := p.subjects["web"]
+		said := func() string { return p.stored(t, s.evacuation).Status.Message }
+		pass := func(after time.Duration, allowed int32, others ...string) {
+			p.now = now.Add(after)
+			p.collected(p.stored(t, s.evacuation))
+			var candidates []budgets.Candidate
+			for i, node := range others {
+				other := podNamed(fmt.Sprint(node, after, i), "")
+				other.Spec.NodeName, other.Labels = node, map[string]string{"app": "web"}
+				other.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+				candidates = append(candidates, budgets.Candidate{Pod: budgets.PodOf(other)})
+			}
+			waits := budgets.PodOf(s.pod)
+			waits.Labels, waits.Ready = map[string]string{"app": "web"}, true
+			index := budgets.NewIndex([]*policyv1.PodDisruptionBudget{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: waits.Namespace, Name: "web"},
+				Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}, MaxUnavailable: ptr.To(intstr.FromInt32(1))},
+				Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, CurrentHealthy: 9, DesiredHealthy: 9, ExpectedPods: 10},
+			}}, nil)
+			admitted, waiting := index.Admit(append(candidates, budgets.Candidate{Pod: waits}))
+			p.nameHolders(index, admitted, waiting)
+			p.report(t.Context(), waiting[len(waiting)-1:])
+		}
+		for i := range 10 { // the drain of Node two evicts a Pod every two seconds
+			pass(time.Duration(2*i)*time.Second, 1, "two", "two")
+			pass(time.Duration(2*i+1)*time.Second, 0, "two")
+		}
+		g.Expect(said()).To(HaveSuffix("/web: 9 healthy Pods required; the drain of Node two (Machine md-two) has used its disruptions"))
+		for i := range 10 {
+			pass(time.Duration(30+2*i)*time.Second, 1, "three")
+			pass(time.Duration(31+2*i)*time.Second, 0)
+		}
+		g.Expect(said()).To(ContainSubstring("Node two"))
+		g.Expect(writes).To(Equal(1), "20 evictions, and one write")
+		g.Expect(p.nextTry).To(Equal(now.Add(time.Minute)))
+		pass(time.Minute, 0)
+		g.Expect(said()).To(HaveSuffix("; the drain of Node three has used its disruptions"), "no Machine is known for it")
+		g.Expect(writes).To(Equal(2))
+	})
 }
 
 func TestReportThatFails(t *testing.T) {
