@@ -2,6 +2,8 @@
 package advice
 
 import (
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
@@ -78,6 +80,20 @@ func requestSurge(o forecast.Obstacle) string {
 		return " Or request a surge with the annotation " + v1alpha1.EvacuatorPriorityAnnotationPrefix + v1alpha1.EvacuatorClassDeployment + " in the Pod template."
 	default:
 		return ""
+	}
+}
+
+// OfWarning returns what to do about a warning of a drain whose NodeMaintenance has a DrainLabelPolicy. It is empty if there is nothing to
+// do.
+func OfWarning(kind forecast.WarningKind, labels v1alpha1.DrainLabelPolicy) string {
+	switch {
+	case kind != forecast.DoNotDisrupt:
+		return ""
+	case labels == v1alpha1.DrainLabelPolicyIgnore:
+		return "To keep such a Pod, add a drain rule with behavior WaitCompleted or Skip: the NodeMaintenance ignores drain labels."
+	default:
+		return "To keep such a Pod, set its label " + clusterv1.PodDrainLabel + ": wait-completed lets the drain wait until it has completed, and skip leaves it " +
+			"on the Node."
 	}
 }
 

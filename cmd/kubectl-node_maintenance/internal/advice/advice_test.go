@@ -76,6 +76,15 @@ func TestOfObstacle(t *testing.T) {
 	}
 }
 
+func TestOfWarning(t *testing.T) {
+	t.Run("K57: the label that keeps a Pod, unless the NodeMaintenance ignores labels", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyHonor)).To(ContainSubstring("cluster.x-k8s.io/drain: wait-completed"))
+		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyIgnore)).NotTo(ContainSubstring("cluster.x-k8s.io/drain"))
+		g.Expect(OfWarning(forecast.NotRecreated, v1alpha1.DrainLabelPolicyHonor)).To(BeEmpty())
+	})
+}
+
 // TestGuide asserts that each link leads to a section of the guide.
 func TestGuide(t *testing.T) {
 	g := NewWithT(t)

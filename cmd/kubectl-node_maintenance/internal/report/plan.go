@@ -59,6 +59,8 @@ type Drain struct {
 	Blockers []Problem `json:"blockers,omitempty"`
 	Unknown  []Problem `json:"unknown,omitempty"`
 	Delays   []Problem `json:"delays,omitempty"`
+	// Warnings are what the drain costs applications. It does not wait for them, and they do not change the exit code.
+	Warnings []Warning `json:"warnings,omitempty"`
 
 	Steps int   `json:"steps"`
 	Pods  []Pod `json:"pods,omitempty"`
@@ -94,6 +96,25 @@ func problemOf(reason, message string) Problem {
 	p := Problem{Reason: reason, Message: message}
 	p.Fix, p.Guide = advice.Of(reason)
 	return p
+}
+
+// Warning is what a drain costs the Pods of a controller.
+type Warning struct {
+	Kind forecast.WarningKind `json:"kind"`
+	// Object is the controller. It is empty for Pods without a controller.
+	Object  string   `json:"object,omitempty"`
+	Message string   `json:"message"`
+	Pods    []string `json:"pods"`
+	Fix     string   `json:"fix,omitempty"`
+}
+
+// warningsOf returns the warnings of a forecast of the drain by a NodeMaintenance.
+func warningsOf(predicted forecast.Forecast, m *v1alpha1.NodeMaintenance) []Warning {
+	var warnings []Warning
+	for _, w := range predicted.Warnings() {
+		warnings = append(warnings, Warning{w.Kind, w.Object, w.Message, w.Pods, advice.OfWarning(w.Kind, m.Spec.DrainLabelPolicy)})
+	}
+	return warnings
 }
 
 // Pod is the prediction for one Pod.
@@ -277,6 +298,7 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 			d.Delays = append(d.Delays, problem)
 		}
 	}
+	d.Warnings = warningsOf(predicted, intent.Maintenance)
 	for i := range predicted.Pods {
 		d.Pods = append(d.Pods, podOf(&predicted.Pods[i]))
 		d.Steps = max(d.Steps, predicted.Pods[i].Step)

@@ -31,6 +31,12 @@ func aPlan() *report.Plan {
 				Fix: "Fix it.", Guide: "https://example.com/#budget",
 			}},
 			Delays: []report.Problem{{Reason: "WaitCompleted", Message: "Waiting for it to complete (\x1b[31mevil\u202e)", Pods: []string{"shop/job"}}},
+			Warnings: []report.Warning{
+				{Kind: forecast.NotRecreated, Message: "not recreated: there is no controller", Pods: []string{"shop/a\x1b[31m", "shop/b"}},
+				{Kind: forecast.DataLeftBehind, Object: "Deployment shop/web", Message: "leaves data behind", Pods: []string{"shop/web-1", "shop/web-2"}},
+				{Kind: forecast.DoNotDisrupt, Object: "StatefulSet shop/db", Message: "asks not to evict", Pods: []string{"shop/db-0"}, Fix: "Label it."},
+				{Kind: forecast.DoNotDisrupt, Object: "StatefulSet shop/mq", Message: "asks not to evict", Pods: []string{"shop/mq-0"}, Fix: "Label it."},
+			},
 			Pods: []report.Pod{
 				{Namespace: "shop", Name: "web-1", Outcome: forecast.Evacuated, Step: 1, Budgets: []report.Budget{{Name: "shop/web", ExpectedPods: 2}}},
 				{Namespace: "shop", Name: "job", Outcome: forecast.Completes, Step: 1, Rule: "drain-label-wait-completed"},
@@ -58,6 +64,13 @@ BLOCKS: the drain does not finish in the present state
 DELAYS: the drain waits, and continues automatically
   Pod shop/job: Waiting for it to complete (�[31mevil�)
 
+WARNINGS: the drain does not wait because of these, and applications are affected
+  Pods shop/a�[31m, shop/b: not recreated: there is no controller
+  2 Pods of Deployment shop/web: leaves data behind
+  Pod shop/db-0 of StatefulSet shop/db: asks not to evict
+    Fix: Label it.
+  Pod shop/mq-0 of StatefulSet shop/mq: asks not to evict
+
 STEP   POD                  OUTCOME     RULE                         ORDER   BUDGET     ALLOWED   EVACUATORS
 1      shop/web-1           Evacuated   -                            0       shop/web   0 of 2    -
 1      shop/job             Completes   drain-label-wait-completed   0       -          -         -
@@ -73,7 +86,7 @@ Read from management cluster, context prod. Nothing was changed.
 `
 
 func TestWritePlan(t *testing.T) {
-	t.Run("K2, K6: blockers come first, and text from clusters does not control the terminal", func(t *testing.T) {
+	t.Run("K2, K6, K56: blockers come first, and text from clusters does not control the terminal", func(t *testing.T) {
 		var out bytes.Buffer
 		report.WritePlan(&out, aPlan(), false, terminal.Style{})
 		NewWithT(t).Expect(trimmed(out.String())).To(Equal(wantPlan))
@@ -99,6 +112,23 @@ func TestLongLists(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(written(false)).To(And(ContainSubstring("shop/data-9-"), Not(ContainSubstring("shop/data-10-")), ContainSubstring(" and 30 more\n")))
 		g.Expect(written(true)).To(ContainSubstring("shop/data-39-"))
+	})
+	t.Run("K55, K56: of many warnings of a kind the first ten are written, and the wide format has all", func(t *testing.T) {
+		var warnings []report.Warning
+		for i := range 13 {
+			object := fmt.Sprintf("Deployment shop/%d-%s", i, long)
+			warnings = append(warnings, report.Warning{Kind: forecast.DataLeftBehind, Object: object, Message: "data", Pods: pods})
+		}
+		warnings = append(warnings, report.Warning{Kind: forecast.DoNotDisrupt, Message: "asks not to evict", Pods: pods})
+		written := func(wide bool) string {
+			var out bytes.Buffer
+			report.WritePlan(&out, &report.Plan{Drains: []report.Drain{{Warnings: warnings}}}, wide, terminal.Style{})
+			return out.String()
+		}
+		g := NewWithT(t)
+		g.Expect(written(false)).To(And(ContainSubstring("40 Pods of Deployment shop/9-x"), Not(ContainSubstring("shop/10-x")), MatchRegexp("…: data\n"),
+			ContainSubstring("\n  3 more DataLeftBehind\n  Pods shop/web-0-"), ContainSubstring("and 37 more: asks not to evict\n")))
+		g.Expect(written(true)).To(And(ContainSubstring("shop/12-x"), Not(ContainSubstring("3 more DataLeftBehind"))))
 	})
 	t.Run("K55: long names of Pods do not hide what is said about them", func(t *testing.T) {
 		g := NewWithT(t)

@@ -72,6 +72,7 @@ func (t text) drain(d *Drain) {
 	t.problems(t.style.Blocker("BLOCKS: the drain does not finish in the present state"), d.Blockers)
 	t.problems(t.style.Warning("UNKNOWN: missing information prevents a prediction"), d.Unknown)
 	t.problems(t.style.Warning("DELAYS: the drain waits, and continues automatically"), d.Delays)
+	t.warnings(d.Warnings)
 	if len(d.Pods) > 0 {
 		t.line("")
 		t.podTable(d.Pods)
@@ -164,6 +165,40 @@ func (t text) problems(title string, problems []Problem) {
 		if problem.Guide != "" {
 			t.line("    See: %s", problem.Guide)
 		}
+	}
+}
+
+// warnings writes at most maxGroups warnings of a kind, unless the output is wide.
+func (t text) warnings(all []Warning) {
+	if len(all) == 0 {
+		return
+	}
+	t.line("")
+	fmt.Fprintln(t, t.style.Warning("WARNINGS: the drain does not wait because of these, and applications are affected"))
+	kinds := map[forecast.WarningKind]int{}
+	for i := range all {
+		w := &all[i]
+		kinds[w.Kind]++
+		if n := kinds[w.Kind]; n <= maxGroups || t.wide {
+			t.line("  %s: %s", w.subject(), w.Message)
+			if w.Fix != "" && n == 1 {
+				t.line("    Fix: %s", w.Fix)
+			}
+		} else if i+1 == len(all) || all[i+1].Kind != w.Kind {
+			t.line("  %s more %s", strconv.Itoa(n-maxGroups), string(w.Kind))
+		}
+	}
+}
+
+// subject names the Pods: those of a controller by their number.
+func (w *Warning) subject() string {
+	switch object := words.Cut(w.Object, maxPodName); {
+	case object == "":
+		return PodNames(w.Pods)
+	case len(w.Pods) == 1:
+		return PodNames(w.Pods) + " of " + object
+	default:
+		return words.Count(len(w.Pods), "Pod") + " of " + object
 	}
 }
 

@@ -33,6 +33,8 @@ type Why struct {
 	Maintenances []Maintenance `json:"nodeMaintenances,omitempty"`
 	// Problems are what the drain waits for.
 	Problems []Problem `json:"problems,omitempty"`
+	// Warnings are what the drain costs the Pod, or the Pods of the Node.
+	Warnings []Warning `json:"warnings,omitempty"`
 	Pod      *PodWhy   `json:"pod,omitempty"`
 	Guide    []string  `json:"guide,omitempty"`
 	Gaps     []string  `json:"gaps,omitempty"`
@@ -248,6 +250,7 @@ func (w *Why) fill(seen Seen) {
 	for _, obstacle := range predicted.Obstacles(seen.Observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
+	w.Warnings = warningsOf(predicted, seen.Intent.Maintenance)
 }
 
 // link adds the section of the guide about a reason.
@@ -319,6 +322,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 	for _, obstacle := range p.Obstacles(observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
+	w.Warnings = warningsOf(forecast.Forecast{Pods: []forecast.Pod{*p}}, intent.Maintenance)
 	w.Answer = w.podAnswer(p, intent, predicted.Waiting, unread)
 	return w, true
 }

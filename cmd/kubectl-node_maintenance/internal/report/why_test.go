@@ -273,4 +273,24 @@ func TestExplainPod(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("K56: plan and why warn of what the drain costs, why pod only about the Pod", func(t *testing.T) {
+		g := NewWithT(t)
+		node, intent, observed := surging(2)
+		observed.Pods[0].Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+		bare := observed.Pods[0].DeepCopy()
+		bare.Name, bare.UID, bare.OwnerReferences, bare.Annotations = "bare", "bare", nil, nil
+		observed.Pods = append(observed.Pods, *bare)
+		intent.Present = intent.Maintenance
+		pod, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+		g.Expect(found).To(BeTrue())
+		notRecreated, refused := HaveField("Pods", []string{"shop/bare"}), And(HaveField("Object", "Deployment shop/web"), HaveField("Fix", Not(BeEmpty())))
+		g.Expect(pod.Warnings).To(ConsistOf(refused))
+		g.Expect(report.NodeDrain(node, intent, observed).Warnings).To(ConsistOf(notRecreated, refused))
+		why := report.NodeWhy(report.Seen{Node: node, Intent: &intent, Observed: &observed})
+		g.Expect(why.Warnings).To(ConsistOf(notRecreated, refused))
+		var out bytes.Buffer
+		report.WriteWhy(&out, why, observed.Now, terminal.Style{})
+		g.Expect(out.String()).To(ContainSubstring("\n  Pod shop/bare: not recreated: there is no controller\n"))
+	})
 }

@@ -41,6 +41,7 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 		t.pod(y.Pod, now)
 	}
 	t.problems(style.Blocker("WAITS FOR"), y.Problems)
+	t.warnings(y.Warnings)
 	for _, link := range y.Guide {
 		if len(y.Problems) > 0 {
 			break // each problem has its link
