@@ -20,13 +20,15 @@ type WarningKind string
 const (
 	// NotRecreated means that no controller recreates the Pods.
 	NotRecreated WarningKind = "NotRecreated"
+	// LastReady means that no other Pod of the controller is ready.
+	LastReady WarningKind = "LastReady"
 	// DataLeftBehind means that data of the Pods is not moved to another Node.
 	DataLeftBehind WarningKind = "DataLeftBehind"
 	// DoNotDisrupt means that the Pods have an annotation that asks not to evict them.
 	DoNotDisrupt WarningKind = "DoNotDisrupt"
 )
 
-var warningKinds = []WarningKind{NotRecreated, DataLeftBehind, DoNotDisrupt}
+var warningKinds = []WarningKind{NotRecreated, LastReady, DataLeftBehind, DoNotDisrupt}
 
 // Annotations by which owners of Pods say what the eviction costs them. Those of the cluster-autoscaler are described in its FAQ, that of
 // Karpenter in its documentation of disruption.
@@ -52,8 +54,8 @@ type Warning struct {
 }
 
 // Warnings returns what the drain costs the Pods that it evicts: by kind, then those with the most Pods first. It says nothing about Pods
-// of DaemonSets and static Pods, which belong to the Node.
-func (f Forecast) Warnings() []Warning {
+// of DaemonSets and static Pods, which belong to the Node. cluster is nil if it was not read, which leaves out the warnings that need it.
+func (f Forecast) Warnings(cluster *Cluster) []Warning {
 	type cause struct {
 		kind            WarningKind
 		object, message string
@@ -61,7 +63,7 @@ func (f Forecast) Warnings() []Warning {
 	pods := map[cause][]string{}
 	for i := range f.Pods {
 		p := &f.Pods[i]
-		if p.Outcome != Evacuated || p.Type != v1alpha1.PodTypeDefault || p.DeletionTimestamp != nil {
+		if !p.isWarnedAbout() {
 			continue
 		}
 		add := func(kind WarningKind, message string) {
@@ -72,6 +74,9 @@ func (f Forecast) Warnings() []Warning {
 		}
 		if p.controller() == "" {
 			add(NotRecreated, "not recreated: there is no controller")
+		}
+		if cluster != nil {
+			add(LastReady, cluster.lastReady(p))
 		}
 		add(DataLeftBehind, p.dataLeftBehind())
 		add(DoNotDisrupt, p.disruptionRefused())
@@ -86,6 +91,11 @@ func (f Forecast) Warnings() []Warning {
 			cmp.Compare(a.Object, b.Object), cmp.Compare(a.Message, b.Message))
 	})
 	return found
+}
+
+// isWarnedAbout reports whether the drain evicts the Pod, and it does not belong to the Node.
+func (p *Pod) isWarnedAbout() bool {
+	return p.Outcome == Evacuated && p.Type == v1alpha1.PodTypeDefault && p.DeletionTimestamp == nil
 }
 
 // controller returns the kind and "namespace/name" of the controller of the Pod. It is empty if the Pod has none.

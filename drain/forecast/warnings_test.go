@@ -2,18 +2,23 @@ package forecast_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // withVolume adds a volume that a container writes.
@@ -45,13 +50,13 @@ func readOnly(p *corev1.Pod) {
 }
 
 // warningsAbout returns the warnings about Pods of Node one, in a line each.
-func warningsAbout(o forecast.Observation, pods ...corev1.Pod) []string {
+func warningsAbout(o forecast.Observation, cluster *forecast.Cluster, pods ...corev1.Pod) []string {
 	o.Node, o.Surroundings, o.Now, o.Pods = node("one"), surroundings{}, now, pods
 	if o.Budgets == nil {
 		o.Budgets = budgets.NewIndex(nil, nil)
 	}
 	var lines []string
-	for _, w := range forecast.Of(o).Warnings() {
+	for _, w := range forecast.Of(o).Warnings(cluster) {
 		lines = append(lines, fmt.Sprintf("%s %s %v: %s", w.Kind, w.Object, w.Pods, w.Message))
 	}
 	return lines
@@ -124,7 +129,67 @@ func TestWarnings(t *testing.T) {
 		description, says, _ := strings.Cut(name, ": ")
 		t.Run(description+": warns "+says, func(t *testing.T) {
 			m := maintenance("m", rule("keep", v1alpha1.DrainBehaviorSkip, 0), rule("job", v1alpha1.DrainBehaviorWaitCompleted, 0))
-			NewWithT(t).Expect(warningsAbout(forecast.Observation{Maintenance: m}, test.pods...)).To(Equal(test.want))
+			NewWithT(t).Expect(warningsAbout(forecast.Observation{Maintenance: m}, nil, test.pods...)).To(Equal(test.want))
 		})
 	}
+}
+
+func TestLastReady(t *testing.T) {
+	const last = "LastReady Deployment default/web [default/web-1]: the last ready replica: none is ready until its replacement is"
+	web := func(name string, changes ...func(*corev1.Pod)) corev1.Pod {
+		p := pod(name, ofDeployment, func(p *corev1.Pod) { p.Labels["app"] = "web" })
+		for _, change := range changes {
+			change(&p)
+		}
+		return p
+	}
+	elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "two" }
+	unready := func(p *corev1.Pod) { p.Status.Conditions = nil }
+	foreign := func(p *corev1.Pod) { p.Namespace = "other" }
+	moved := annotated("evacuation.coordination.k8s.io/priority_mover.example.com", "100")
+	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }
+	none := budgets.NewIndex(nil, nil)
+	allows := func(disruptions int32) *budgets.Index {
+		return budgets.NewIndex([]*policyv1.PodDisruptionBudget{budget("web", disruptions)}, nil)
+	}
+	for name, test := range map[string]struct {
+		budgets *budgets.Index
+		pods    []corev1.Pod
+		want    []string
+	}{
+		"of the only Pod of a controller":                          {none, []corev1.Pod{web("web-1")}, []string{last}},
+		"of it with a budget that allows the eviction":             {allows(1), []corev1.Pod{web("web-1")}, []string{last}},
+		"not of it with a budget that refuses the eviction":        {allows(0), []corev1.Pod{web("web-1")}, nil},
+		"of a Pod if the others are not ready":                     {none, []corev1.Pod{web("web-1"), web("web-2", elsewhere, unready)}, []string{last}},
+		"of a Pod if the others are terminating":                   {none, []corev1.Pod{web("web-1"), web("web-2", elsewhere, deleted)}, []string{last}},
+		"not of one that is not ready":                             {none, []corev1.Pod{web("web-1", unready)}, nil},
+		"not if another one is ready":                              {none, []corev1.Pod{web("web-1"), web("web-2", elsewhere)}, nil},
+		"not of several on the Node, which a note is about":        {none, []corev1.Pod{web("web-1"), web("web-2")}, nil},
+		"of a Pod if the ready ones are those of other Namespaces": {none, []corev1.Pod{web("web-1"), web("web-2", foreign)}, []string{last}},
+		"not of a Pod that its own evacuator may move":             {none, []corev1.Pod{web("web-1", moved)}, nil},
+		"not of the Pods of Jobs": {none, []corev1.Pod{pod("job-1", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "j", Controller: ptr.To(true)}}
+		})}, nil},
+	} {
+		t.Run("K58: warns "+name, func(t *testing.T) {
+			cluster := forecast.NewCluster()
+			for i := range test.pods {
+				cluster.Add(&test.pods[i])
+			}
+			onNode := slices.DeleteFunc(slices.Clone(test.pods), func(p corev1.Pod) bool { return p.Spec.NodeName != "one" || p.Namespace != "default" })
+			got := warningsAbout(forecast.Observation{Maintenance: maintenance("m"), Budgets: test.budgets}, cluster, onNode...)
+			NewWithT(t).Expect(got).To(Equal(test.want))
+			NewWithT(t).Expect(warningsAbout(forecast.Observation{Maintenance: maintenance("m"), Budgets: test.budgets}, nil, onNode...)).To(BeEmpty())
+		})
+	}
+
+	t.Run("K58: does not warn of a Pod whose Deployment surges", func(t *testing.T) {
+		p, m, cluster := web("web-1"), maintenance("m"), forecast.NewCluster()
+		cluster.Add(&p)
+		m.Spec.Evacuation.Surge = v1alpha1.SurgeIfSingleReplica
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}}
+		d.Status = appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}
+		surges := map[types.NamespacedName]surge.Observation{{Namespace: "default", Name: "web"}: {Deployment: d}}
+		NewWithT(t).Expect(warningsAbout(forecast.Observation{Maintenance: m, Surges: surges}, cluster, p)).To(BeEmpty())
+	})
 }

@@ -134,7 +134,8 @@ func (l *load) unblock(s *scene) {
 	}
 }
 
-// expectWritesNothing expects that the plugin has written nothing and has listed no Pods but those of single Nodes.
+// expectWritesNothing expects that the plugin has written nothing and has listed no Pods but those of single Nodes and, for warnings, those
+// that use any Node.
 func (s *scene) expectWritesNothing() {
 	s.Helper()
 	workload := s.audited().WithUserAgent(pluginAgent)

@@ -44,7 +44,7 @@ func TestPluginScale(t *testing.T) {
 		s := s.part(t)
 		path, err := pluginBinary()
 		s.Expect(err).NotTo(HaveOccurred())
-		args := []string{"plan", "node", "full", "--kubeconfig", s.kubeconfigFile(cluster.AdminConfig()), "--cache-dir", s.TempDir()}
+		args := []string{"plan", "node", "full", "--kubeconfig", s.kubeconfigFile(cluster.AdminConfig()), "--cache-dir", s.TempDir(), "--placement=false"}
 		for range 3 { // the first run reads the program from the disk
 			s.begin, err = cluster.Audit().Mark()
 			s.Expect(err).NotTo(HaveOccurred())

@@ -18,6 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -27,6 +28,7 @@ type planOptions struct {
 
 	ruleFiles, policyFiles []string
 	output                 output
+	placement              bool
 	// configure changes the settings of the NodeMaintenance that the command drain creates. It is nil in the command plan.
 	configure func(*v1alpha1.NodeMaintenance) error
 }
@@ -37,7 +39,8 @@ func newPlan(o *options) *cobra.Command {
 		Use:   "plan machine|node|machinedeployment NAME...",
 		Short: "Predict what a drain would do now, and what would block it",
 		Long: `Predict what a drain would do now: for each Pod whether it is evacuated, must complete or stays, the drain rule that decides, in which
-step, and what its PodDisruptionBudget allows now. What would block the drain comes first, with what to do about it. Nothing is written.
+step, and what its PodDisruptionBudget allows now. What would block the drain comes first, with what to do about it, then what the evictions
+cost applications. Nothing is written.
 
 The exit code is 0 if nothing blocks, 1 if something does, 2 if the command line is invalid, and 3 if it cannot be predicted, for example
 because a right is missing.`,
@@ -58,6 +61,7 @@ because a right is missing.`,
 	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
+	flags.BoolVar(&p.placement, "placement", true, "Read all Pods of the workload clusters, in pages, for the warnings that need them.")
 	addOutput(command, &p.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
@@ -100,6 +104,11 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 		plan.NoteGroups(func(g report.Group) int32 {
 			return c.Replicas(ctx, g.Cluster, g.Kind, types.NamespacedName{Namespace: g.Namespace, Name: g.Name})
 		})
+	}
+	if err == nil && p.placement {
+		gaps := &observe.Gaps{}
+		plan.Warn(func(cluster string) *forecast.Cluster { return c.Placement(ctx, cluster, gaps) })
+		plan.WarningGaps, err = gaps.List(), ctx.Err()
 	}
 	return plan, err
 }

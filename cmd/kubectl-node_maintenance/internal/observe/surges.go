@@ -3,7 +3,6 @@ package observe
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -108,12 +107,9 @@ func (w *Workload) claimsOf(ctx context.Context, deployment *appsv1.Deployment) 
 // Replicas returns how many replicas a Deployment or StatefulSet of a Cluster declares, or of the cluster of the context if the Cluster is
 // empty. It returns 0 if that is not known: nothing depends on it but a note.
 func (c *Connections) Replicas(ctx context.Context, cluster, kind string, name types.NamespacedName) int32 {
-	w := c.CurrentWorkload()
-	if namespace, name, found := strings.Cut(cluster, "/"); found {
-		var err error
-		if w, err = c.Workload(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
-			return 0
-		}
+	w, err := c.named(ctx, cluster)
+	if err != nil {
+		return 0
 	}
 	deployment, set := &appsv1.Deployment{}, &appsv1.StatefulSet{}
 	switch {

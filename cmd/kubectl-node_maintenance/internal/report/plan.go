@@ -37,6 +37,8 @@ type Plan struct {
 	Notes []string `json:"notes,omitempty"`
 	// Gaps are what could not be read.
 	Gaps []string `json:"gaps,omitempty"`
+	// WarningGaps are what only warnings depend on, and could not be read. They do not change the exit code.
+	WarningGaps []string `json:"warningGaps,omitempty"`
 }
 
 // Drain is the predicted drain of one Node.
@@ -71,6 +73,9 @@ type Drain struct {
 	DrainRules []v1alpha1.DrainRule `json:"drainRules,omitempty"`
 	Notes      []string             `json:"notes,omitempty"`
 
+	// predicted is the forecast, and labels whether the NodeMaintenance honors drain labels.
+	predicted forecast.Forecast
+	labels    v1alpha1.DrainLabelPolicy
 	// parallel is how many of the drains in progress with this one may be in progress at the same time, 0 for no limit.
 	parallel int
 }
@@ -108,13 +113,29 @@ type Warning struct {
 	Fix     string   `json:"fix,omitempty"`
 }
 
-// warningsOf returns the warnings of a forecast of the drain by a NodeMaintenance.
-func warningsOf(predicted forecast.Forecast, m *v1alpha1.NodeMaintenance) []Warning {
+// warningsOf returns the warnings of a forecast of a drain that honors or ignores drain labels. cluster is nil if it was not read.
+func warningsOf(predicted forecast.Forecast, cluster *forecast.Cluster, labels v1alpha1.DrainLabelPolicy) []Warning {
 	var warnings []Warning
-	for _, w := range predicted.Warnings() {
-		warnings = append(warnings, Warning{w.Kind, w.Object, w.Message, w.Pods, advice.OfWarning(w.Kind, m.Spec.DrainLabelPolicy)})
+	for _, w := range predicted.Warnings(cluster) {
+		warnings = append(warnings, Warning{w.Kind, w.Object, w.Message, w.Pods, advice.OfWarning(w.Kind, labels)})
 	}
 	return warnings
+}
+
+// Warn adds the warnings that need more of the workload clusters. It calls read once for each Cluster, which is empty for the cluster of
+// the context. read returns nil if it could not be read.
+func (p *Plan) Warn(read func(cluster string) *forecast.Cluster) {
+	clusters := map[string]*forecast.Cluster{}
+	for i := range p.Drains {
+		d := &p.Drains[i]
+		if len(d.predicted.Pods) == 0 {
+			continue
+		}
+		if _, known := clusters[d.Cluster]; !known {
+			clusters[d.Cluster] = read(d.Cluster)
+		}
+		d.Warnings = warningsOf(d.predicted, clusters[d.Cluster], d.labels)
+	}
 }
 
 // Pod is the prediction for one Pod.
@@ -298,7 +319,8 @@ func (d *Drain) fill(intent Intent, observed forecast.Observation) {
 			d.Delays = append(d.Delays, problem)
 		}
 	}
-	d.Warnings = warningsOf(predicted, intent.Maintenance)
+	d.predicted, d.labels = predicted, intent.Maintenance.Spec.DrainLabelPolicy
+	d.Warnings = warningsOf(predicted, nil, d.labels)
 	for i := range predicted.Pods {
 		d.Pods = append(d.Pods, podOf(&predicted.Pods[i]))
 		d.Steps = max(d.Steps, predicted.Pods[i].Step)

@@ -48,7 +48,8 @@ func aPlan() *report.Plan {
 			},
 			Volumes: []string{"shop/data-db-0"},
 		}},
-		Gaps: []string{"No right to get namespaces in Cluster default/c1"},
+		Gaps:        []string{"No right to get namespaces in Cluster default/c1"},
+		WarningGaps: []string{"No right to list pods in Cluster default/c1"},
 	}
 }
 
@@ -81,6 +82,9 @@ Volumes that must detach: shop/data-db-0
 
 NOT READ: the prediction may be incomplete
   No right to get namespaces in Cluster default/c1
+
+NOT READ: warnings may be missing
+  No right to list pods in Cluster default/c1
 
 Read from management cluster, context prod. Nothing was changed.
 `
@@ -174,6 +178,7 @@ func TestExitCode(t *testing.T) {
 		"nothing blocks":                {report.Plan{Drains: []report.Drain{{Delays: problem}}}, 0},
 		"a blocker":                     {report.Plan{Drains: []report.Drain{{}, {Blockers: problem}}}, 1},
 		"a Pod is undecided":            {report.Plan{Drains: []report.Drain{{Unknown: problem}}}, 3},
+		"only warnings are incomplete":  {report.Plan{Drains: []report.Drain{{Warnings: []report.Warning{{}}}}, WarningGaps: []string{"x"}}, 0},
 		"a right is missing":            {report.Plan{Drains: []report.Drain{{}}, Gaps: []string{"x"}}, 3},
 		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: []string{"x"}}, 1},
 	} {
@@ -211,5 +216,33 @@ func TestDaemonSetsOfUnreachableNode(t *testing.T) {
 		g.Expect(report.IntentOf(m, node, nil, nil, now).Then).NotTo(BeNil())
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
 		g.Expect(report.IntentOf(m, node, nil, nil, now).Then).To(BeNil())
+	})
+}
+
+func TestWarn(t *testing.T) {
+	t.Run("K58: plan reads each Cluster with drains once, and warns without what could not be read", func(t *testing.T) {
+		node, intent, observed := surging(2)
+		observed.Pods[0].Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+		cluster, reads := forecast.NewCluster(), map[string]int{}
+		cluster.Add(&observed.Pods[0])
+		plan := &report.Plan{}
+		for _, cluster := range []string{"a", "a", "unread"} {
+			drain := report.NodeDrain(node, intent, observed)
+			drain.Cluster = cluster
+			plan.Drains = append(plan.Drains, drain)
+		}
+		plan.Drains = append(plan.Drains, report.Drain{Cluster: "skipped"})
+		plan.Warn(func(name string) *forecast.Cluster {
+			if reads[name]++; name == "unread" {
+				return nil
+			}
+			return cluster
+		})
+		g := NewWithT(t)
+		g.Expect(reads).To(Equal(map[string]int{"a": 1, "unread": 1}))
+		last, refused := HaveField("Kind", forecast.LastReady), HaveField("Kind", forecast.DoNotDisrupt)
+		g.Expect(plan.Drains[0].Warnings).To(ConsistOf(last, refused))
+		g.Expect(plan.Drains[1].Warnings).To(ConsistOf(last, refused))
+		g.Expect(plan.Drains[2].Warnings).To(ConsistOf(refused))
 	})
 }

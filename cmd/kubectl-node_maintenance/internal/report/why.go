@@ -250,7 +250,7 @@ func (w *Why) fill(seen Seen) {
 	for _, obstacle := range predicted.Obstacles(seen.Observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
-	w.Warnings = warningsOf(predicted, seen.Intent.Maintenance)
+	w.Warnings = warningsOf(predicted, nil, seen.Intent.Maintenance.Spec.DrainLabelPolicy)
 }
 
 // link adds the section of the guide about a reason.
@@ -322,7 +322,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 	for _, obstacle := range p.Obstacles(observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
-	w.Warnings = warningsOf(forecast.Forecast{Pods: []forecast.Pod{*p}}, intent.Maintenance)
+	w.Warnings = warningsOf(forecast.Forecast{Pods: []forecast.Pod{*p}}, nil, intent.Maintenance.Spec.DrainLabelPolicy)
 	w.Answer = w.podAnswer(p, intent, predicted.Waiting, unread)
 	return w, true
 }
