@@ -4,19 +4,37 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Cluster is the part of a workload cluster that decides what becomes of evicted Pods and of their applications.
+// Cluster is the part of a workload cluster that decides what becomes of evicted Pods and of their applications, at one time.
 type Cluster struct {
-	ready map[string]int // Pods, by controller
+	// Volumes are the PersistentVolumes of the claims of Forecast.Claims, as far as they were read.
+	Volumes map[types.NamespacedName]*corev1.PersistentVolume
+
+	nodes []*corev1.Node              // that do not drain
+	usage map[string]map[int32]*usage // by Node and priority
+	ready map[string]int              // Pods, by controller
 }
 
-// NewCluster returns a cluster without Pods.
-func NewCluster() *Cluster {
-	return &Cluster{ready: map[string]int{}}
+var onePod = resource.MustParse("1")
+
+// NewCluster returns a cluster without Pods. The Nodes that drain offer no place for Pods.
+func NewCluster(nodes []*corev1.Node, draining sets.Set[string]) *Cluster {
+	c := &Cluster{Volumes: map[types.NamespacedName]*corev1.PersistentVolume{}, usage: map[string]map[int32]*usage{}, ready: map[string]int{}}
+	for _, node := range nodes {
+		if !draining.Has(node.Name) {
+			c.nodes = append(c.nodes, node)
+			c.usage[node.Name] = map[int32]*usage{}
+		}
+	}
+	return c
 }
 
 // Add counts a Pod. One that is terminating or has finished does not count.
@@ -26,6 +44,13 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 	}
 	if p := (&Pod{Pod: pod}); rules.Ready(pod) {
 		c.ready[p.controller()]++
+	}
+	if byPriority := c.usage[pod.Spec.NodeName]; byPriority != nil {
+		priority := ptr.Deref(pod.Spec.Priority, 0)
+		if byPriority[priority] == nil {
+			byPriority[priority] = &usage{requests: corev1.ResourceList{}}
+		}
+		byPriority[priority].add(pod)
 	}
 }
 

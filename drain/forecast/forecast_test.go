@@ -37,8 +37,12 @@ func (surroundings) NamespaceLabels(namespace string) (map[string]string, bool) 
 
 func (surroundings) DaemonSetExists(_, _ string, _ types.UID) (exists, known bool) { return true, true }
 
-func node(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+func node(name string, changes ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	for _, change := range changes {
+		change(n)
+	}
+	return n
 }
 
 func pod(name string, changes ...func(*corev1.Pod)) corev1.Pod {

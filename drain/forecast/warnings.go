@@ -18,6 +18,8 @@ type WarningKind string
 
 // The kinds, in the order of Warnings.
 const (
+	// MayFindNoNode means that the replacements of the Pods may stay Pending.
+	MayFindNoNode WarningKind = "MayFindNoNode"
 	// NotRecreated means that no controller recreates the Pods.
 	NotRecreated WarningKind = "NotRecreated"
 	// LastReady means that no other Pod of the controller is ready.
@@ -28,7 +30,7 @@ const (
 	DoNotDisrupt WarningKind = "DoNotDisrupt"
 )
 
-var warningKinds = []WarningKind{NotRecreated, LastReady, DataLeftBehind, DoNotDisrupt}
+var warningKinds = []WarningKind{MayFindNoNode, NotRecreated, LastReady, DataLeftBehind, DoNotDisrupt}
 
 // Annotations by which owners of Pods say what the eviction costs them. Those of the cluster-autoscaler are described in its FAQ, that of
 // Karpenter in its documentation of disruption.
@@ -76,6 +78,7 @@ func (f Forecast) Warnings(cluster *Cluster) []Warning {
 			add(NotRecreated, "not recreated: there is no controller")
 		}
 		if cluster != nil {
+			add(MayFindNoNode, cluster.mayFindNoNode(p))
 			add(LastReady, cluster.lastReady(p))
 		}
 		add(DataLeftBehind, p.dataLeftBehind())
@@ -167,12 +170,10 @@ func isDevice(hostPath *corev1.HostPathType) bool {
 // writtenVolumes returns the names of the volumes that a container of the Pod can write.
 func (p *Pod) writtenVolumes() sets.Set[string] {
 	written := sets.New[string]()
-	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range containers {
-			for _, mount := range containers[i].VolumeMounts {
-				if !mount.ReadOnly {
-					written.Insert(mount.Name)
-				}
+	for _, container := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		for _, mount := range container.VolumeMounts {
+			if !mount.ReadOnly {
+				written.Insert(mount.Name)
 			}
 		}
 	}

@@ -134,6 +134,13 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// roomy makes a Node one with a place for two Pods.
+func roomy(n *corev1.Node) {
+	n.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourcePods: resource.MustParse("2"), corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+	}
+}
+
 func TestLastReady(t *testing.T) {
 	const last = "LastReady Deployment default/web [default/web-1]: the last ready replica: none is ready until its replacement is"
 	web := func(name string, changes ...func(*corev1.Pod)) corev1.Pod {
@@ -172,7 +179,7 @@ func TestLastReady(t *testing.T) {
 		})}, nil},
 	} {
 		t.Run("K58: warns "+name, func(t *testing.T) {
-			cluster := forecast.NewCluster()
+			cluster := forecast.NewCluster([]*corev1.Node{node("two", roomy)}, nil)
 			for i := range test.pods {
 				cluster.Add(&test.pods[i])
 			}
@@ -184,7 +191,7 @@ func TestLastReady(t *testing.T) {
 	}
 
 	t.Run("K58: does not warn of a Pod whose Deployment surges", func(t *testing.T) {
-		p, m, cluster := web("web-1"), maintenance("m"), forecast.NewCluster()
+		p, m, cluster := web("web-1"), maintenance("m"), forecast.NewCluster([]*corev1.Node{node("two", roomy)}, nil)
 		cluster.Add(&p)
 		m.Spec.Evacuation.Surge = v1alpha1.SurgeIfSingleReplica
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "d"}, Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](1)}}

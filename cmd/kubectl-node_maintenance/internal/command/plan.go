@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -61,7 +62,7 @@ because a right is missing.`,
 	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
-	flags.BoolVar(&p.placement, "placement", true, "Read all Pods of the workload clusters, in pages, for the warnings that need them.")
+	flags.BoolVar(&p.placement, "placement", true, "Read all Nodes and Pods of the workload clusters, in pages, for the warnings that need them.")
 	addOutput(command, &p.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
@@ -107,7 +108,9 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 	}
 	if err == nil && p.placement {
 		gaps := &observe.Gaps{}
-		plan.Warn(func(cluster string) *forecast.Cluster { return c.Placement(ctx, cluster, gaps) })
+		plan.Warn(func(cluster string, nodes sets.Set[string], claims []types.NamespacedName) *forecast.Cluster {
+			return c.Placement(ctx, cluster, nodes, claims, gaps)
+		})
 		plan.WarningGaps, err = gaps.List(), ctx.Err()
 	}
 	return plan, err

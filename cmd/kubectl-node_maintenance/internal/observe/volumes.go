@@ -81,6 +81,7 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 	}
 	facts.Volumes[name] = volumes.Volume{}
 	if exists {
+		w.volumes[key] = volume
 		facts.Volumes[name], _ = volumes.VolumeOf(volume) // without names, the plan names what status.volumesAttached lists
 	}
 	return true, nil
@@ -88,14 +89,14 @@ func (w *Workload) readClaim(ctx context.Context, key types.NamespacedName, fact
 
 // readOne reads an object. known is false if the user may not read it, which is a gap, or if that fails. The owners and claims of a Pod may
 // have names that no object can have: API servers do not check them, and the client returns an error.
-func (w *Workload) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (exists, known bool, err error) {
+func (c *Cluster) readOne(ctx context.Context, key types.NamespacedName, object client.Object, resource string) (exists, known bool, err error) {
 	if !lookup.CanExist(key.Name) {
 		return false, true, nil
 	}
-	err = w.Get(ctx, key, object)
+	err = c.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
 		return false, true, nil
 	}
-	known, err = w.tolerate(err, "get", resource)
-	return known, known, errors.Wrapf(err, "getting %s %s of %s", resource, strings.TrimPrefix(key.String(), "/"), w.Name)
+	known, err = c.tolerate(err, "get", resource)
+	return known, known, errors.Wrapf(err, "getting %s %s of %s", resource, strings.TrimPrefix(key.String(), "/"), c.Name)
 }

@@ -77,6 +77,8 @@ type Workload struct {
 	receiversRead bool
 
 	unscheduled map[string][]corev1.Pod // Pods without a Node, by Namespace
+
+	volumes map[types.NamespacedName]*corev1.PersistentVolume // by claim
 }
 
 func newWorkload(c *Cluster) *Workload {
@@ -84,7 +86,7 @@ func newWorkload(c *Cluster) *Workload {
 		Cluster: c, nodes: map[string]*corev1.Node{}, pods: map[string][]corev1.Pod{}, namespaces: map[string]map[string]string{},
 		daemonSets: map[types.UID]bool{}, budgets: map[string][]*policyv1.PodDisruptionBudget{},
 		surges: map[types.NamespacedName]surge.Observation{}, sets: map[types.NamespacedName]*appsv1.StatefulSet{},
-		unscheduled: map[string][]corev1.Pod{},
+		unscheduled: map[string][]corev1.Pod{}, volumes: map[types.NamespacedName]*corev1.PersistentVolume{},
 	}
 }
 

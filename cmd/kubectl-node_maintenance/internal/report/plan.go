@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/advice"
@@ -123,16 +124,24 @@ func warningsOf(predicted forecast.Forecast, cluster *forecast.Cluster, labels v
 }
 
 // Warn adds the warnings that need more of the workload clusters. It calls read once for each Cluster, which is empty for the cluster of
-// the context. read returns nil if it could not be read.
-func (p *Plan) Warn(read func(cluster string) *forecast.Cluster) {
-	clusters := map[string]*forecast.Cluster{}
+// the context, with the Nodes of all drains there and the claims of Forecast.Claims. read returns nil if it could not be read.
+func (p *Plan) Warn(read func(cluster string, nodes sets.Set[string], claims []types.NamespacedName) *forecast.Cluster) {
+	nodes, claims, clusters := map[string]sets.Set[string]{}, map[string]sets.Set[types.NamespacedName]{}, map[string]*forecast.Cluster{}
+	for i := range p.Drains {
+		d := &p.Drains[i]
+		if nodes[d.Cluster] == nil {
+			nodes[d.Cluster], claims[d.Cluster] = sets.New[string](), sets.New[types.NamespacedName]()
+		}
+		nodes[d.Cluster].Insert(d.Node)
+		claims[d.Cluster].Insert(d.predicted.Claims()...)
+	}
 	for i := range p.Drains {
 		d := &p.Drains[i]
 		if len(d.predicted.Pods) == 0 {
 			continue
 		}
 		if _, known := clusters[d.Cluster]; !known {
-			clusters[d.Cluster] = read(d.Cluster)
+			clusters[d.Cluster] = read(d.Cluster, nodes[d.Cluster], claims[d.Cluster].UnsortedList())
 		}
 		d.Warnings = warningsOf(d.predicted, clusters[d.Cluster], d.labels)
 	}

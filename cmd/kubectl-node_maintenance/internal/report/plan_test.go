@@ -9,6 +9,8 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -220,29 +222,34 @@ func TestDaemonSetsOfUnreachableNode(t *testing.T) {
 }
 
 func TestWarn(t *testing.T) {
-	t.Run("K58: plan reads each Cluster with drains once, and warns without what could not be read", func(t *testing.T) {
+	t.Run("K58, K59: plan reads each Cluster with drains once, and warns without what could not be read", func(t *testing.T) {
 		node, intent, observed := surging(2)
 		observed.Pods[0].Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
-		cluster, reads := forecast.NewCluster(), map[string]int{}
-		cluster.Add(&observed.Pods[0])
+		claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
+		observed.Pods[0].Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}}}
+		reads := map[string]sets.Set[string]{}
 		plan := &report.Plan{}
-		for _, cluster := range []string{"a", "a", "unread"} {
+		for _, cluster := range []string{"a", "unread", "a"} {
 			drain := report.NodeDrain(node, intent, observed)
-			drain.Cluster = cluster
+			drain.Cluster, drain.Node = cluster, fmt.Sprintf("n%d", len(plan.Drains))
 			plan.Drains = append(plan.Drains, drain)
 		}
-		plan.Drains = append(plan.Drains, report.Drain{Cluster: "skipped"})
-		plan.Warn(func(name string) *forecast.Cluster {
-			if reads[name]++; name == "unread" {
+		plan.Drains = append(plan.Drains, report.Drain{Cluster: "a", Node: "skipped"}, report.Drain{Cluster: "skipped"})
+		g := NewWithT(t)
+		plan.Warn(func(name string, nodes sets.Set[string], claims []types.NamespacedName) *forecast.Cluster {
+			g.Expect(reads).NotTo(HaveKey(name))
+			g.Expect(claims).To(ConsistOf(types.NamespacedName{Namespace: "shop", Name: "data"}))
+			if reads[name] = nodes; name == "unread" {
 				return nil
 			}
+			cluster := forecast.NewCluster(nil, nodes)
+			cluster.Add(&observed.Pods[0])
 			return cluster
 		})
-		g := NewWithT(t)
-		g.Expect(reads).To(Equal(map[string]int{"a": 1, "unread": 1}))
-		last, refused := HaveField("Kind", forecast.LastReady), HaveField("Kind", forecast.DoNotDisrupt)
-		g.Expect(plan.Drains[0].Warnings).To(ConsistOf(last, refused))
-		g.Expect(plan.Drains[1].Warnings).To(ConsistOf(last, refused))
-		g.Expect(plan.Drains[2].Warnings).To(ConsistOf(refused))
+		g.Expect(reads).To(Equal(map[string]sets.Set[string]{"a": sets.New("n0", "n2", "skipped"), "unread": sets.New("n1")}))
+		noPlace, last, refused := HaveField("Kind", forecast.MayFindNoNode), HaveField("Kind", forecast.LastReady), HaveField("Kind", forecast.DoNotDisrupt)
+		g.Expect(plan.Drains[0].Warnings).To(ConsistOf(noPlace, last, refused))
+		g.Expect(plan.Drains[1].Warnings).To(ConsistOf(refused))
+		g.Expect(plan.Drains[2].Warnings).To(ConsistOf(noPlace, last, refused))
 	})
 }

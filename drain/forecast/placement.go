@@ -1,0 +1,193 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/go-logr/logr" //nolint:depguard // component-helpers requires a logger; this one discards
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	podresource "k8s.io/component-helpers/resource"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/utils/ptr"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+)
+
+// maxCauses is how many causes a message names for which Nodes offer no place.
+const maxCauses = 3
+
+// Claims returns the PersistentVolumeClaims whose volumes restrict where the replacements of evicted Pods can run. An ephemeral volume does
+// not: the replacement gets a new one.
+func (f Forecast) Claims() []types.NamespacedName {
+	var claims []types.NamespacedName
+	for i := range f.Pods {
+		if p := &f.Pods[i]; p.isWarnedAbout() && p.controller() != "" {
+			claims = append(claims, claimsOf(p.Pod)...)
+		}
+	}
+	return claims
+}
+
+func claimsOf(pod *corev1.Pod) []types.NamespacedName {
+	var claims []types.NamespacedName
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			claims = append(claims, types.NamespacedName{Namespace: pod.Namespace, Name: claim.ClaimName})
+		}
+	}
+	return claims
+}
+
+// usage is what the Pods with one priority use of a Node.
+type usage struct {
+	requests corev1.ResourceList
+	ports    []corev1.ContainerPort
+}
+
+func (u *usage) add(pod *corev1.Pod) {
+	u.ports = append(u.ports, hostPortsOf(pod)...)
+	for name, quantity := range requestsOf(pod) {
+		sum := u.requests[name]
+		sum.Add(quantity)
+		u.requests[name] = sum
+	}
+}
+
+// requestsOf returns what a Pod requests of a Node.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	requests := podresource.PodRequests(pod, podresource.PodResourcesOptions{})
+	requests[corev1.ResourcePods] = onePod
+	return requests
+}
+
+// hostPortsOf returns the ports that a Pod uses of its Node. As for the scheduler, those of init containers that end do not count.
+func hostPortsOf(pod *corev1.Pod) []corev1.ContainerPort {
+	ends := func(c corev1.Container) bool {
+		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
+	}
+	var ports []corev1.ContainerPort
+	for _, container := range slices.Concat(pod.Spec.Containers, slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), ends)) {
+		for _, port := range container.Ports {
+			if port.HostPort > 0 {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
+}
+
+// conflict reports whether two Pods with these host ports cannot run on one Node.
+func conflict(a, b corev1.ContainerPort) bool {
+	wildcard := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
+	protocol := func(p corev1.ContainerPort) corev1.Protocol { return cmp.Or(p.Protocol, corev1.ProtocolTCP) }
+	return a.HostPort == b.HostPort && protocol(a) == protocol(b) && (a.HostIP == b.HostIP || wildcard(a.HostIP) || wildcard(b.HostIP))
+}
+
+// mayFindNoNode says why no other Node offers a place for the replacement of a Pod as it is, each Pod considered alone. It is empty if one
+// does. It knows the most important filters of the scheduler only, and none of those that depend on other Pods' labels: it rather says
+// nothing than something wrong. A Node with a selector that cannot be evaluated, or with Pods that the replacement may preempt, offers a
+// place.
+func (c *Cluster) mayFindNoNode(p *Pod) string {
+	if p.controller() == "" {
+		return ""
+	}
+	needs, causes := c.needsOf(p.Pod), map[string]int{}
+	for _, node := range c.nodes {
+		cause := needs.refusedBy(node, c.usage[node.Name])
+		if cause == "" {
+			return ""
+		}
+		causes[cause]++
+	}
+	if len(causes) == 0 {
+		return "may find no place: there is no other Node"
+	}
+	sorted := slices.SortedFunc(maps.Keys(causes), func(a, b string) int { return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b)) })
+	for i, cause := range sorted {
+		sorted[i] = fmt.Sprintf("%s (%d)", cause, causes[cause])
+	}
+	return fmt.Sprintf("may find no place on %s: %s", text.Count(len(c.nodes), "other Node"), text.List(sorted, maxCauses))
+}
+
+// needs is what a Pod needs of a Node.
+type needs struct {
+	pod      *corev1.Pod
+	affinity nodeaffinity.RequiredNodeAffinity
+	volumes  map[string]*nodeaffinity.LazyErrorNodeSelector // by the name of the PersistentVolume
+	requests corev1.ResourceList
+	ports    []corev1.ContainerPort
+}
+
+func (c *Cluster) needsOf(pod *corev1.Pod) needs {
+	n := needs{
+		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), volumes: map[string]*nodeaffinity.LazyErrorNodeSelector{}, requests: requestsOf(pod),
+		ports: hostPortsOf(pod),
+	}
+	for _, claim := range claimsOf(pod) {
+		if v := c.Volumes[claim]; v != nil && v.Spec.NodeAffinity != nil && v.Spec.NodeAffinity.Required != nil {
+			n.volumes[v.Name] = nodeaffinity.NewLazyErrorNodeSelector(v.Spec.NodeAffinity.Required)
+		}
+	}
+	return n
+}
+
+// refusedBy says why a Node offers no place. It is empty if the Node may offer one.
+func (n *needs) refusedBy(node *corev1.Node, used map[int32]*usage) string {
+	for _, name := range slices.Sorted(maps.Keys(n.volumes)) {
+		if matches, err := n.volumes[name].Match(node); !matches && err == nil {
+			return "node affinity of PersistentVolume " + text.Cut(name, maxName)
+		}
+	}
+	if matches, err := n.affinity.Match(node); !matches && err == nil {
+		return "nodeSelector or node affinity"
+	}
+	if taint := n.untolerated(node); taint != nil {
+		return "taint " + taint.ToString()
+	}
+	return n.unfit(node, used)
+}
+
+// untolerated returns a taint of a Node that the Pod does not tolerate, nil if there is none. A Node that is cordoned has one, also if its
+// controller has not added it yet.
+func (n *needs) untolerated(node *corev1.Node) *corev1.Taint {
+	taints := node.Spec.Taints
+	if node.Spec.Unschedulable {
+		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	keepsOut := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+	if taint, found := scheduling.FindMatchingUntoleratedTaint(logr.Discard(), taints, n.pod.Spec.Tolerations, keepsOut, true); found {
+		return &taint
+	}
+	return nil
+}
+
+// unfit says what a Node lacks beside the Pods that the replacement cannot preempt. It is empty if it lacks nothing.
+func (n *needs) unfit(node *corev1.Node, used map[int32]*usage) string {
+	stays := func(priority int32) bool {
+		return priority >= ptr.Deref(n.pod.Spec.Priority, 0) || ptr.Deref(n.pod.Spec.PreemptionPolicy, "") == corev1.PreemptNever
+	}
+	for _, port := range n.ports {
+		for priority, u := range used {
+			if stays(priority) && slices.ContainsFunc(u.ports, func(other corev1.ContainerPort) bool { return conflict(port, other) }) {
+				return fmt.Sprintf("host port %d in use", port.HostPort)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.requests)) {
+		free, requested := node.Status.Allocatable[name], n.requests[name]
+		free = free.DeepCopy()
+		for priority, u := range used {
+			if stays(priority) {
+				free.Sub(u.requests[name])
+			}
+		}
+		if !requested.IsZero() && requested.Cmp(free) > 0 {
+			return "not enough free " + string(name)
+		}
+	}
+	return ""
+}
