@@ -30,6 +30,7 @@ type planOptions struct {
 	ruleFiles, policyFiles []string
 	output                 output
 	placement              bool
+	failOn                 string
 	// configure changes the settings of the NodeMaintenance that the command drain creates. It is nil in the command plan.
 	configure func(*v1alpha1.NodeMaintenance) error
 }
@@ -43,13 +44,16 @@ func newPlan(o *options) *cobra.Command {
 step, and what its PodDisruptionBudget allows now. What would block the drain comes first, with what to do about it, then what the evictions
 cost applications. Nothing is written.
 
-The exit code is 0 if nothing blocks, 1 if something does, 2 if the command line is invalid, and 3 if it cannot be predicted, for example
-because a right is missing.`,
+The exit code is 0 if nothing blocks, 1 if something does or, with --fail-on warnings, if there are warnings, 2 if the command line is
+invalid, and 3 if it cannot be predicted, for example because a right is missing.`,
 		Example: `  # What will happen when this Machine is deleted?
   kubectl node-maintenance plan machine workers-abcde
 
   # What would this MachineDrainRule change?
   kubectl node-maintenance plan machine workers-abcde --rule rule.yaml
+
+  # Is this drain harmless? Exit code 1 if something blocks, or if it costs applications something
+  kubectl node-maintenance plan machine workers-abcde --fail-on warnings
 
   # All Machines of a MachineDeployment, for a program
   kubectl node-maintenance plan machinedeployment workers -o json
@@ -63,6 +67,7 @@ because a right is missing.`,
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
 	flags.BoolVar(&p.placement, "placement", true, "Read all Nodes and Pods of the workload clusters, in pages, for the warnings that need them.")
+	flags.StringVar(&p.failOn, "fail-on", "", "With the value warnings, the exit code is 1 also if there are warnings.")
 	addOutput(command, &p.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
@@ -71,6 +76,9 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	targets, err := p.targets(args, "machine", "node", "machinedeployment")
 	if err != nil {
 		return err
+	}
+	if p.failOn != "" && p.failOn != "warnings" {
+		return usagef("--fail-on must be warnings")
 	}
 	proposed, err := p.proposed()
 	if err != nil {
@@ -93,8 +101,12 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	default:
 		report.WritePlan(p.Out, plan, p.output == outputWide, p.style())
 	}
-	if err == nil && plan.ExitCode() != report.ExitClear {
-		err = exit{plan.ExitCode()}
+	code := plan.ExitCode()
+	if p.failOn != "" {
+		code = plan.ExitCodeOnWarnings()
+	}
+	if err == nil && code != report.ExitClear {
+		err = exit{code}
 	}
 	return err
 }

@@ -218,6 +218,19 @@ func (p *Plan) ExitCode() int {
 	return code
 }
 
+// ExitCodeOnWarnings is ExitCode for a user for whom a warning is like a blocker.
+func (p *Plan) ExitCodeOnWarnings() int {
+	warns := func(d Drain) bool { return len(d.Warnings) > 0 }
+	switch code := p.ExitCode(); {
+	case slices.ContainsFunc(p.Drains, warns):
+		return ExitBlocked
+	case code == ExitClear && len(p.WarningGaps) > 0:
+		return ExitUnknown
+	default:
+		return code
+	}
+}
+
 // SkippedDrain returns the report for a Machine whose Node is not drained.
 func SkippedDrain(m *observe.Machine, why machinedrain.SkipReason) Drain {
 	d := drainOf(m)

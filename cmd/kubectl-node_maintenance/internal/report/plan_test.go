@@ -172,19 +172,25 @@ func trimmed(text string) string {
 }
 
 func TestExitCode(t *testing.T) {
-	problem := []report.Problem{{}}
+	problem, warning, gap := []report.Problem{{}}, []report.Warning{{}}, []string{"x"}
 	for name, test := range map[string]struct {
-		plan report.Plan
-		want int
+		plan             report.Plan
+		want, onWarnings int
 	}{
-		"nothing blocks":                {report.Plan{Drains: []report.Drain{{Delays: problem}}}, 0},
-		"a blocker":                     {report.Plan{Drains: []report.Drain{{}, {Blockers: problem}}}, 1},
-		"a Pod is undecided":            {report.Plan{Drains: []report.Drain{{Unknown: problem}}}, 3},
-		"only warnings are incomplete":  {report.Plan{Drains: []report.Drain{{Warnings: []report.Warning{{}}}}, WarningGaps: []string{"x"}}, 0},
-		"a right is missing":            {report.Plan{Drains: []report.Drain{{}}, Gaps: []string{"x"}}, 3},
-		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: []string{"x"}}, 1},
+		"nothing blocks":                {report.Plan{Drains: []report.Drain{{Delays: problem}}}, 0, 0},
+		"a blocker":                     {report.Plan{Drains: []report.Drain{{}, {Blockers: problem}}}, 1, 1},
+		"a Pod is undecided":            {report.Plan{Drains: []report.Drain{{Unknown: problem}}}, 3, 3},
+		"a warning":                     {report.Plan{Drains: []report.Drain{{}, {Warnings: warning}}}, 0, 1},
+		"warnings may be missing":       {report.Plan{Drains: []report.Drain{{}}, WarningGaps: gap}, 0, 3},
+		"a warning, others are missing": {report.Plan{Drains: []report.Drain{{Warnings: warning}}, WarningGaps: gap}, 0, 1},
+		"a warning and a missing right": {report.Plan{Drains: []report.Drain{{Warnings: warning}}, Gaps: gap}, 3, 1},
+		"a right is missing":            {report.Plan{Drains: []report.Drain{{}}, Gaps: gap}, 3, 3},
+		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: gap}, 1, 1},
 	} {
-		t.Run("K2: "+name, func(t *testing.T) { NewWithT(t).Expect(test.plan.ExitCode()).To(Equal(test.want)) })
+		t.Run("K2, K60: "+name, func(t *testing.T) {
+			NewWithT(t).Expect(test.plan.ExitCode()).To(Equal(test.want))
+			NewWithT(t).Expect(test.plan.ExitCodeOnWarnings()).To(Equal(test.onWarnings))
+		})
 	}
 }
 

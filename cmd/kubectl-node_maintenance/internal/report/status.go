@@ -259,7 +259,7 @@ func WriteStatus(w io.Writer, s *Status, wide bool, now time.Time, style termina
 	default:
 		t.line("There are no Machines and no NodeMaintenances.")
 	}
-	t.gaps(s.Gaps)
+	t.gaps(t.style.Title("NOT READ"), s.Gaps)
 }
 
 func (t text) cluster(c *ClusterStatus, now time.Time) {

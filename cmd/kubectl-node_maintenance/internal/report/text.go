@@ -51,21 +51,10 @@ func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
 		t.drain(&p.Drains[i])
 	}
 	t.notes(p.Notes)
-	t.unread("NOT READ: the prediction may be incomplete", p.Gaps)
-	t.unread("NOT READ: warnings may be missing", p.WarningGaps)
+	t.gaps(style.Warning("NOT READ: the prediction may be incomplete"), p.Gaps)
+	t.gaps(style.Warning("NOT READ: warnings may be missing"), p.WarningGaps)
 	t.line("")
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+p.Context+". Nothing was changed.", maxLine)))
-}
-
-// unread writes what could not be read.
-func (t text) unread(title string, gaps []string) {
-	if len(gaps) > 0 {
-		t.line("")
-		fmt.Fprintln(t, t.style.Warning(title))
-	}
-	for _, gap := range gaps {
-		t.line("  %s", gap)
-	}
 }
 
 func (t text) drain(d *Drain) {

@@ -49,15 +49,16 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 		t.line("")
 		t.line("See: %s", link)
 	}
-	t.gaps(y.Gaps)
+	t.gaps(style.Title("NOT READ"), y.Gaps)
 	t.line("")
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+y.Context+". Nothing was changed.", maxLine)))
 }
 
 // gaps writes what could not be read.
-func (t text) gaps(gaps []string) {
+func (t text) gaps(title string, gaps []string) {
 	if len(gaps) > 0 {
-		t.heading("NOT READ")
+		t.line("")
+		fmt.Fprintln(t, title)
 	}
 	for _, gap := range gaps {
 		t.line("  %s", gap)
