@@ -4,10 +4,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -18,20 +16,16 @@ type Cluster struct {
 	// Volumes are the PersistentVolumes of the claims of Forecast.Claims, as far as they were read.
 	Volumes map[types.NamespacedName]*corev1.PersistentVolume
 
-	nodes []*corev1.Node              // that do not drain
-	usage map[string]map[int32]*usage // by Node and priority
-	ready map[string]int              // Pods, by controller
+	places map[string]*place // by Node, of those that do not drain
+	ready  map[string]int    // Pods, by controller
 }
-
-var onePod = resource.MustParse("1")
 
 // NewCluster returns a cluster without Pods. The Nodes that drain offer no place for Pods.
 func NewCluster(nodes []*corev1.Node, draining sets.Set[string]) *Cluster {
-	c := &Cluster{Volumes: map[types.NamespacedName]*corev1.PersistentVolume{}, usage: map[string]map[int32]*usage{}, ready: map[string]int{}}
+	c := &Cluster{Volumes: map[types.NamespacedName]*corev1.PersistentVolume{}, places: map[string]*place{}, ready: map[string]int{}}
 	for _, node := range nodes {
 		if !draining.Has(node.Name) {
-			c.nodes = append(c.nodes, node)
-			c.usage[node.Name] = map[int32]*usage{}
+			c.places[node.Name] = &place{node, amountsOf(node.Status.Allocatable), map[int32]*usage{}}
 		}
 	}
 	return c
@@ -45,12 +39,8 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 	if p := (&Pod{Pod: pod}); rules.Ready(pod) {
 		c.ready[p.controller()]++
 	}
-	if byPriority := c.usage[pod.Spec.NodeName]; byPriority != nil {
-		priority := ptr.Deref(pod.Spec.Priority, 0)
-		if byPriority[priority] == nil {
-			byPriority[priority] = &usage{requests: corev1.ResourceList{}}
-		}
-		byPriority[priority].add(pod)
+	if at := c.places[pod.Spec.NodeName]; at != nil {
+		at.add(pod)
 	}
 }
 

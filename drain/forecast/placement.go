@@ -42,25 +42,48 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	return claims
 }
 
+// amounts are quantities as the scheduler counts them: of CPUs in thousandths.
+type amounts map[corev1.ResourceName]int64
+
+func amountsOf(list corev1.ResourceList) amounts {
+	counted := make(amounts, len(list))
+	for name, quantity := range list {
+		if counted[name] = quantity.Value(); name == corev1.ResourceCPU {
+			counted[name] = quantity.MilliValue()
+		}
+	}
+	return counted
+}
+
+// place is a Node and what its Pods use, by their priority.
+type place struct {
+	node        *corev1.Node
+	allocatable amounts
+	used        map[int32]*usage
+}
+
 // usage is what the Pods with one priority use of a Node.
 type usage struct {
-	requests corev1.ResourceList
+	requests amounts
 	ports    []corev1.ContainerPort
 }
 
-func (u *usage) add(pod *corev1.Pod) {
+func (at *place) add(pod *corev1.Pod) {
+	priority := ptr.Deref(pod.Spec.Priority, 0)
+	if at.used[priority] == nil {
+		at.used[priority] = &usage{requests: amounts{}}
+	}
+	u := at.used[priority]
 	u.ports = append(u.ports, hostPortsOf(pod)...)
-	for name, quantity := range requestsOf(pod) {
-		sum := u.requests[name]
-		sum.Add(quantity)
-		u.requests[name] = sum
+	for name, amount := range requestsOf(pod) {
+		u.requests[name] += amount
 	}
 }
 
 // requestsOf returns what a Pod requests of a Node.
-func requestsOf(pod *corev1.Pod) corev1.ResourceList {
-	requests := podresource.PodRequests(pod, podresource.PodResourcesOptions{})
-	requests[corev1.ResourcePods] = onePod
+func requestsOf(pod *corev1.Pod) amounts {
+	requests := amountsOf(podresource.PodRequests(pod, podresource.PodResourcesOptions{}))
+	requests[corev1.ResourcePods] = 1
 	return requests
 }
 
@@ -96,8 +119,8 @@ func (c *Cluster) mayFindNoNode(p *Pod) string {
 		return ""
 	}
 	needs, causes := c.needsOf(p.Pod), map[string]int{}
-	for _, node := range c.nodes {
-		cause := needs.refusedBy(node, c.usage[node.Name])
+	for _, at := range c.places {
+		cause := needs.refusedBy(at)
 		if cause == "" {
 			return ""
 		}
@@ -110,45 +133,48 @@ func (c *Cluster) mayFindNoNode(p *Pod) string {
 	for i, cause := range sorted {
 		sorted[i] = fmt.Sprintf("%s (%d)", cause, causes[cause])
 	}
-	return fmt.Sprintf("may find no place on %s: %s", text.Count(len(c.nodes), "other Node"), text.List(sorted, maxCauses))
+	return fmt.Sprintf("may find no place on %s: %s", text.Count(len(c.places), "other Node"), text.List(sorted, maxCauses))
 }
 
 // needs is what a Pod needs of a Node.
 type needs struct {
 	pod      *corev1.Pod
 	affinity nodeaffinity.RequiredNodeAffinity
-	volumes  map[string]*nodeaffinity.LazyErrorNodeSelector // by the name of the PersistentVolume
-	requests corev1.ResourceList
+	volumes  []boundVolume
+	requests amounts
 	ports    []corev1.ContainerPort
 }
 
+// boundVolume is a PersistentVolume that only some Nodes can use.
+type boundVolume struct {
+	name     string
+	selector *nodeaffinity.LazyErrorNodeSelector
+}
+
 func (c *Cluster) needsOf(pod *corev1.Pod) needs {
-	n := needs{
-		pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), volumes: map[string]*nodeaffinity.LazyErrorNodeSelector{}, requests: requestsOf(pod),
-		ports: hostPortsOf(pod),
-	}
+	n := needs{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), requests: requestsOf(pod), ports: hostPortsOf(pod)}
 	for _, claim := range claimsOf(pod) {
 		if v := c.Volumes[claim]; v != nil && v.Spec.NodeAffinity != nil && v.Spec.NodeAffinity.Required != nil {
-			n.volumes[v.Name] = nodeaffinity.NewLazyErrorNodeSelector(v.Spec.NodeAffinity.Required)
+			n.volumes = append(n.volumes, boundVolume{v.Name, nodeaffinity.NewLazyErrorNodeSelector(v.Spec.NodeAffinity.Required)})
 		}
 	}
 	return n
 }
 
 // refusedBy says why a Node offers no place. It is empty if the Node may offer one.
-func (n *needs) refusedBy(node *corev1.Node, used map[int32]*usage) string {
-	for _, name := range slices.Sorted(maps.Keys(n.volumes)) {
-		if matches, err := n.volumes[name].Match(node); !matches && err == nil {
-			return "node affinity of PersistentVolume " + text.Cut(name, maxName)
+func (n *needs) refusedBy(at *place) string {
+	for _, volume := range n.volumes {
+		if matches, err := volume.selector.Match(at.node); !matches && err == nil {
+			return "node affinity of PersistentVolume " + text.Cut(volume.name, maxName)
 		}
 	}
-	if matches, err := n.affinity.Match(node); !matches && err == nil {
+	if matches, err := n.affinity.Match(at.node); !matches && err == nil {
 		return "nodeSelector or node affinity"
 	}
-	if taint := n.untolerated(node); taint != nil {
+	if taint := n.untolerated(at.node); taint != nil {
 		return "taint " + taint.ToString()
 	}
-	return n.unfit(node, used)
+	return n.unfit(at)
 }
 
 // untolerated returns a taint of a Node that the Pod does not tolerate, nil if there is none. A Node that is cordoned has one, also if its
@@ -166,28 +192,31 @@ func (n *needs) untolerated(node *corev1.Node) *corev1.Taint {
 }
 
 // unfit says what a Node lacks beside the Pods that the replacement cannot preempt. It is empty if it lacks nothing.
-func (n *needs) unfit(node *corev1.Node, used map[int32]*usage) string {
+func (n *needs) unfit(at *place) string {
 	stays := func(priority int32) bool {
 		return priority >= ptr.Deref(n.pod.Spec.Priority, 0) || ptr.Deref(n.pod.Spec.PreemptionPolicy, "") == corev1.PreemptNever
 	}
 	for _, port := range n.ports {
-		for priority, u := range used {
+		for priority, u := range at.used {
 			if stays(priority) && slices.ContainsFunc(u.ports, func(other corev1.ContainerPort) bool { return conflict(port, other) }) {
 				return fmt.Sprintf("host port %d in use", port.HostPort)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.requests)) {
-		free, requested := node.Status.Allocatable[name], n.requests[name]
-		free = free.DeepCopy()
-		for priority, u := range used {
+	lacking := ""
+	for name, requested := range n.requests {
+		free := at.allocatable[name]
+		for priority, u := range at.used {
 			if stays(priority) {
-				free.Sub(u.requests[name])
+				free -= u.requests[name]
 			}
 		}
-		if !requested.IsZero() && requested.Cmp(free) > 0 {
-			return "not enough free " + string(name)
+		if requested > max(free, 0) && (lacking == "" || string(name) < lacking) {
+			lacking = string(name)
 		}
+	}
+	if lacking != "" {
+		return "not enough free " + lacking
 	}
 	return ""
 }
