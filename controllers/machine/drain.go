@@ -95,9 +95,6 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if result, err := r.resume(ctx, s); err != nil || result.action != proceed {
 		return result, err
 	}
-	if until := r.awaitSelection(s); !until.IsZero() {
-		return outcome{action: wait, at: until}, nil
-	}
 	desired, problem, err := r.desired(ctx, s, machinedrain.DaemonSetPods(s.policy, s.maintenance))
 	if err != nil {
 		return outcome{}, err

@@ -253,7 +253,6 @@ type memory struct {
 	// The following end with the first reconciliation that does not find them again.
 	unasked     workload.Failure // of the requests to the API server that confirm a turn: see turnProblem
 	unconfirmed time.Time        // the drain waits for its confirmation: see mayBeConfirmed
-	unselected  time.Time        // no policy selects the Machine, whose drain is in progress: see awaitSelection
 }
 
 func (r *Reconciler) memoryOf(m *clusterv1.Machine) *memory {
@@ -265,7 +264,7 @@ func (r *Reconciler) memoryOf(m *clusterv1.Machine) *memory {
 func (r *Reconciler) beginMemory(m *clusterv1.Machine) (before memory) {
 	remembered := r.memoryOf(m)
 	before = *remembered
-	remembered.unasked, remembered.unconfirmed, remembered.unselected = workload.Failure{}, time.Time{}, time.Time{}
+	remembered.unasked, remembered.unconfirmed = workload.Failure{}, time.Time{}
 	return before
 }
 

@@ -2,23 +2,19 @@ package machine
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // TestHookWithoutDecision: it is not known whether a policy selects the Machine.
@@ -78,40 +74,4 @@ func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
 			g.Expect(machinedrain.HasHook(machine)).To(Equal(label == "ours"))
 		})
 	}
-}
-
-func TestDrainWhosePolicyIsReplaced(t *testing.T) {
-	t.Run("M17: a drain in progress keeps the settings of its policy for three seconds after no policy selects the Machine", func(t *testing.T) {
-		settings := v1alpha1.MachineDrainPolicySpec{DaemonSetPods: v1alpha1.DaemonSetPodsDrain}
-		settings.Surge = v1alpha1.SurgeAlways
-		request := machinedrain.Request{ManagementCluster: "here", Rules: rules.Compile(rules.Input{DaemonSetPods: v1alpha1.DaemonSetPodsSkip}).Rules}
-		f := newDatabaseFixture(t, deletedWithoutVolumes(), settings, request, interceptor.Funcs{})
-		now := clocktesting.NewFakeClock(time.Now())
-		f.Clock = now
-		pass := func() (surge v1alpha1.SurgePolicy, isHeld bool) {
-			f.confirm("db")
-			stored, err := f.pass()
-			f.g.Expect(err).NotTo(HaveOccurred())
-			f.g.Expect(f.remote.Get(t.Context(), client.ObjectKeyFromObject(f.maintenance), f.maintenance)).To(Succeed())
-			return f.maintenance.Spec.Evacuation.Surge, machinedrain.HasHook(stored)
-		}
-		keeps := func() {
-			surge, isHeld := pass()
-			f.g.Expect(surge).To(Equal(v1alpha1.SurgeAlways))
-			f.g.Expect(isHeld).To(BeTrue(), "the Pods of DaemonSets were not drained")
-		}
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}, Spec: settings}
-		f.g.Expect(f.management.Delete(t.Context(), policy)).To(Succeed())
-		keeps()
-		now.Step(2 * time.Second)
-		keeps()
-		f.g.Expect(f.management.Create(t.Context(), policy.DeepCopy())).To(Succeed())
-		keeps()
-		now.Step(2 * time.Second)
-		f.g.Expect(f.management.Delete(t.Context(), policy)).To(Succeed())
-		keeps()
-		now.Step(rules.GoneCounts)
-		surge, _ := pass()
-		f.g.Expect(surge).To(Equal(v1alpha1.SurgeNever))
-	})
 }

@@ -150,17 +150,6 @@ func (r *Reconciler) awaitPolicy(s *scope) time.Time {
 	return machinedrain.AwaitPolicy(remembered.policyGone, s.now)
 }
 
-// awaitSelection returns until when a drain in progress keeps its settings and does not end although no policy selects the Machine: its
-// policy may be replaced.
-func (r *Reconciler) awaitSelection(s *scope) time.Time {
-	if !s.unselected || s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain {
-		return time.Time{}
-	}
-	since := cmp.Or(s.before.unselected, s.now)
-	r.memoryOf(s.machine).unselected = since
-	return machinedrain.AwaitPolicy(since, s.now)
-}
-
 // standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the
 // same may not have been reconciled yet.
 func (r *Reconciler) standing(s *scope) machinedrain.Standing {

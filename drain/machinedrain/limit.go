@@ -44,8 +44,8 @@ func FollowsAnother(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) b
 	return policy != nil && recorded != "" && recorded != policy.Name
 }
 
-// AwaitPolicy returns until when a Machine neither begins a drain under another policy nor continues one without a policy: its policy was
-// found to be gone at a time, and may be replaced in a moment. It is zero if that time has passed.
+// AwaitPolicy returns until when a Machine that waits begins no drain, because it was found at a time that it follows another policy, see
+// FollowsAnother. It is zero if the Machine follows that policy now.
 func AwaitPolicy(since, now time.Time) time.Time {
 	if until := since.Add(rules.GoneCounts); now.Before(until) {
 		return until
