@@ -46,6 +46,8 @@ const (
 	Progressing Refusal = "RolloutInProgress"
 	// Unavailable means that the Deployment has fewer available replicas than it declares.
 	Unavailable Refusal = "ReplicasUnavailable"
+	// Suspended means that the surge of the Deployment is suspended with the drain of another Pod.
+	Suspended Refusal = "SurgeSuspended"
 	// ExclusiveVolume means that a PersistentVolumeClaim of the Pods cannot be mounted on two Nodes.
 	ExclusiveVolume Refusal = "ExclusiveVolume"
 	// NoVolume means that a PersistentVolumeClaim of the Pods does not exist.
@@ -215,18 +217,27 @@ func lacking(d *appsv1.Deployment) string {
 	return ""
 }
 
-// untilAvailable is the message of a Pod that waits for its Deployment. It is reported once: the time of the report is the start of the
-// wait.
-const untilAvailable = "Waiting for all replicas of the Deployment to become available."
-
 // awaitAvailable waits for a Deployment to become available, and refuses the surge after settleTime.
 func awaitAvailable(o Observation, waiting []Leaving, why string) (reports []Report, requeueAt time.Time) {
+	return await(o, waiting, "Waiting for all replicas of the Deployment to become available.", Unavailable, why)
+}
+
+// awaitHeld waits until the drain of another Pod of the Deployment is not suspended any more, and refuses the surge after settleTime: that
+// drain may wait for the end of this one.
+func awaitHeld(o Observation, held, waiting []Leaving) []Report {
+	why := fmt.Sprintf("The drain of Pod %s is suspended, and with it a surge of Deployment %s", held[0].Name, nameOf(o.Deployment))
+	reports, _ := await(o, waiting, why+".", Suspended, why)
+	return reports
+}
+
+// await reports what Pods wait for, once: the time of the report is the start of the wait. It refuses the surge after settleTime.
+func await(o Observation, waiting []Leaving, message string, refusal Refusal, why string) (reports []Report, requeueAt time.Time) {
 	for _, pod := range waiting {
 		switch {
-		case pod.Message != untilAvailable:
-			reports = append(reports, Report{Pod: pod.UID, Message: untilAvailable})
+		case pod.Message != message:
+			reports = append(reports, Report{Pod: pod.UID, Message: message})
 		case !o.Now.Before(pod.Progress.Add(settleTime)):
-			reports = append(reports, refuse(pod, Unavailable, why))
+			reports = append(reports, refuse(pod, refusal, why))
 			continue
 		}
 		requeueAt = o.Now.Add(settleInterval)

@@ -34,7 +34,7 @@ type Observation struct {
 	Drains []time.Time
 	Now    time.Time
 
-	held bool // Pods of the Deployment are suspended
+	held []Leaving // Pods of the Deployment that are suspended
 }
 
 // Leaving is a Pod to be removed.
@@ -115,7 +115,8 @@ const (
 )
 
 // Decide returns the next write. While a Pod of its baseline is suspended, a surge stays as it is: to complete or to cancel it could delete
-// the Pod. A surge begins for the other Pods only, and no restart begins, since it would replace the suspended Pods too.
+// the Pod. A surge begins for the other Pods only, and no restart begins, since it would replace the suspended Pods too. Pods that wait for
+// that are evicted after a time, see awaitHeld.
 func Decide(o Observation) Decision {
 	d := decideUnheld(o)
 	if len(d.Unmark) > 0 && d.RequeueAt.IsZero() { // events of Pods that are not marked any more do not count
@@ -130,8 +131,11 @@ func decideUnheld(o Observation) Decision {
 		return decide(o)
 	}
 	d := Decision{}
-	if !o.holds(held) {
-		o.Leaving, o.held = leaving, true
+	if o.holds(held) {
+		_, waiting := partition(leaving, func(l Leaving) bool { return l.Marked })
+		d.Reports = awaitHeld(o, held, waiting)
+	} else {
+		o.Leaving, o.held = leaving, held
 		d = decide(o)
 	}
 	if at := o.Now.Add(HeldInterval); d.RequeueAt.IsZero() || at.Before(d.RequeueAt) {

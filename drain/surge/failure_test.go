@@ -391,8 +391,9 @@ func TestSuspended(t *testing.T) { // M16
 			w.evacuations[p.UID].suspended = suspended
 		}
 	}
-	writes := func(d surge.Decision) bool {
-		return d.Deployment != nil || d.Autoscaler != nil || len(d.Mark)+len(d.Unmark)+len(d.Reports) > 0 || d.Event != nil
+	writes := func(w *world, d surge.Decision) bool {
+		isSuspended := func(r surge.Report) bool { return w.evacuations[r.Pod].suspended }
+		return d.Deployment != nil || d.Autoscaler != nil || len(d.Mark)+len(d.Unmark) > 0 || slices.ContainsFunc(d.Reports, isSuspended) || d.Event != nil
 	}
 	for _, tc := range []struct {
 		name  string
@@ -417,7 +418,7 @@ func TestSuspended(t *testing.T) { // M16
 					}
 					suspend(w, true, paused)
 					d := surge.Decide(w.observed())
-					if began := w.baseline() != nil; began && writes(d) {
+					if began := w.baseline() != nil; began && writes(w, d) {
 						t.Fatalf("after %d steps: %+v", steps, d)
 					}
 					if !d.RequeueAt.After(w.now) {
@@ -452,7 +453,7 @@ func TestSuspended(t *testing.T) { // M16
 			}
 			suspend(w, true, w.pods[0])
 			for range 2 { // also when the autoscaler should have scaled back
-				if d := surge.Decide(w.observed()); writes(d) {
+				if d := surge.Decide(w.observed()); writes(w, d) {
 					t.Errorf("after %d steps: %+v", steps, d)
 				}
 				w.now = w.now.Add(surge.ReturnTime)
@@ -467,10 +468,36 @@ func TestSuspended(t *testing.T) { // M16
 			t.Errorf("got %v, reports %v", pods, d.Reports)
 		}
 	})
+	t.Run("M160: other Pods of the Deployment are evicted two minutes after a surge has been suspended, and the surge continues afterwards", func(t *testing.T) {
+		w := deployed(4, maxSurge("25%")).evacuated(2, v1alpha1.SurgeAlways)
+		for *w.deployment.Spec.Replicas != 5 {
+			w.step()
+			w.settle()
+		}
+		suspend(w, true, w.pods[0])
+		waits, waiting := "The drain of Pod web-001 is suspended, and with it a surge of Deployment shop/web.", w.evacuations[w.pods[1].UID]
+		for range 3 { // as long as the drain is suspended for less than two minutes
+			if w.step(); waiting.completed || waiting.message != waits {
+				t.Fatalf("completed: %t, message %q", waiting.completed, waiting.message)
+			}
+			w.now = w.now.Add(50 * time.Second)
+		}
+		w.step()
+		if held := w.evacuations[w.pods[0].UID]; !waiting.completed || w.refusals[w.pods[1].UID] != surge.Suspended || held.completed {
+			t.Errorf("got %+v and %+v", waiting, held)
+		}
+		if *w.deployment.Spec.Replicas != 5 {
+			t.Errorf("%d replicas remain while the surge is suspended", *w.deployment.Spec.Replicas)
+		}
+		suspend(w, false, w.pods[0])
+		if w.run(); *w.deployment.Spec.Replicas != 4 {
+			t.Errorf("%d replicas remain", *w.deployment.Spec.Replicas)
+		}
+	})
 	t.Run("M16: a suspended Pod is not refused", func(t *testing.T) {
 		w := deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, v1alpha1.SurgeAlways)
 		suspend(w, true, w.pods[0])
-		if d := surge.Decide(w.observed()); writes(d) {
+		if d := surge.Decide(w.observed()); writes(w, d) {
 			t.Errorf("got %+v", d)
 		}
 	})

@@ -103,7 +103,8 @@ func (r *restart) begin(pods []Leaving) Decision {
 	case refusal != "":
 		r.reports = append(r.reports, refuseAll(pods, refusal, why)...)
 		return Decision{}
-	case r.held: // decideUnheld requeues after HeldInterval: it may be held for days
+	case len(r.held) > 0: // decideUnheld requeues after HeldInterval
+		r.reports = append(r.reports, awaitHeld(r.Observation, r.held, pods)...)
 		return Decision{}
 	case !settled(r.Deployment):
 		r.requeue(r.Now.Add(settleInterval))

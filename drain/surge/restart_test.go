@@ -288,6 +288,19 @@ func TestRestart(t *testing.T) {
 		})
 	}
 
+	t.Run("M160: does not begin for two minutes while the Machine of another Pod is paused, and then the Pod is evicted", func(t *testing.T) {
+		r := restarted(2).drained(2, ago)
+		r.evacuations[r.pods[1].UID].suspended = true
+		for range 3 {
+			if r.step(); len(r.refusals) > 0 {
+				t.Fatalf("refused: %v", r.refusals)
+			}
+			r.now = r.now.Add(50 * time.Second)
+		}
+		if r.step(); len(r.refusals) != 1 || r.refusals[r.pods[0].UID] != surge.Suspended {
+			t.Errorf("refused: %v", r.refusals)
+		}
+	})
 	t.Run("E79: does not begin while the Machine of another Pod is paused", func(t *testing.T) {
 		r := restarted(2).drained(2, ago)
 		r.evacuations[r.pods[1].UID].suspended = true
