@@ -89,6 +89,10 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if s.hasUnreadPolicy() { // a drain that has begun continues in the workload cluster; who waits for a turn under that policy is not known
 		return s.held(), nil
 	}
+	if s.awaitsPolicy() {
+		s.blind = true // a block that is known does not end
+		return outcome{action: wait, at: s.policySettles}, nil
+	}
 	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)
 	}

@@ -161,7 +161,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	}
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, machinedrain.ParsePolicies(policies.Items))
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
-	s.unselected, s.policySettles = s.policy == nil && unread == nil, r.awaitPolicy(s)
+	s.unselected = s.policy == nil && unread == nil
+	s.policySettles = r.awaitPolicy(s)
 	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
@@ -221,6 +222,9 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdRunning
 	case s.undecided != nil:
 		doing, change = "keeping the hook", machinedrain.KeepHook
+	case s.awaitsPolicy() && machinedrain.HasHook(s.machine):
+		doing, change = "keeping the hook", machinedrain.KeepHook
+		r.retryAfter(client.ObjectKeyFromObject(s.machine), s.policySettles.Sub(s.now))
 	case s.policy != nil:
 		doing, change = "setting the hook", r.Filter.SetHook
 	}
@@ -244,7 +248,7 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 type memory struct {
 	failure     workload.Failure // of the reconciliation
 	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
-	policyGone  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
+	policyGone  time.Time        // no policy selects the Machine, or another one than it has recorded: see awaitPolicy
 	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
 
@@ -289,7 +293,7 @@ type scope struct {
 
 	isNodeLookedUp bool // the Machine has no nodeRef: the name of the Node was found by the provider ID, see findNode
 
-	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin
+	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin; see also awaitsPolicy
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client

@@ -68,6 +68,53 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
+func TestPolicyThatIsGone(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	policy := func() *v1alpha1.MachineDrainPolicy {
+		all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		all.Spec.Surge = v1alpha1.SurgeAlways
+		return all
+	}
+	t.Run("M108: a drain follows a MachineDrainPolicy that is deleted and created again within three seconds", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		management, remote := managementCluster(m).WithObjects(policy()).Build(), workloadCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		at := func(after time.Duration) v1alpha1.SurgePolicy {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			drains, _ := drainingIn(t, remote)
+			g.Expect(drains).To(HaveLen(1))
+			return drains[0].Spec.Evacuation.Surge
+		}
+		g.Expect(at(0)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
+		g.Expect(at(time.Second)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect(at(3 * time.Second)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect(management.Create(t.Context(), policy())).To(Succeed())
+		g.Expect(at(10 * time.Second)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
+		g.Expect(at(11*time.Second)).To(Equal(v1alpha1.SurgeAlways), "the policy was deleted again a moment ago")
+		g.Expect(at(14 * time.Second)).NotTo(Equal(v1alpha1.SurgeAlways))
+	})
+	t.Run("M17: a Machine keeps its hook for three seconds after its MachineDrainPolicy was deleted", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		management := managementCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		hasHook := func(after time.Duration) bool {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			stored := &clusterv1.Machine{}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			return machinedrain.HasHook(stored)
+		}
+		var retries []time.Duration
+		r.retryAfter = func(_ types.NamespacedName, after time.Duration) { retries = append(retries, after) }
+		g.Expect([]bool{hasHook(0), hasHook(time.Second), hasHook(3 * time.Second)}).To(Equal([]bool{true, true, false}))
+		g.Expect(retries).To(Equal([]time.Duration{3 * time.Second, 2 * time.Second}))
+	})
+}
+
 // databaseFixture has a Machine of policy p on whose Node the Pod db runs, and a NodeMaintenance whose status says that the Node is
 // drained.
 type databaseFixture struct {

@@ -30,7 +30,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 	if err != nil || !machinedrain.NeedsTurn(s.machine, s.policy, node, s.maintenance, s.now) {
 		return machinedrain.Turn{}, err
 	}
-	if !s.policySettles.IsZero() {
+	if s.policy != nil && !s.policySettles.IsZero() {
 		return machinedrain.Turn{Limit: 1, Settles: s.policySettles, Former: machinedrain.LimitOf(s.machine, nil).Policy}, nil
 	}
 	if until := machinedrain.SettlesWithoutNodeRef(s.machine, s.maintenance, s.now); s.isNodeLookedUp && !until.IsZero() {
@@ -138,11 +138,11 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
 }
 
-// awaitPolicy returns until when a Machine that waits begins no drain, because its policy may be replaced. The time at which it was found
-// to follow another one is kept in memory: a restart makes the wait longer.
+// awaitPolicy returns until when the policy of a Machine may be replaced, so that no drain begins: no policy selects it, or another one
+// than it has recorded. The time at which that was found is kept in memory: a restart makes the wait longer.
 func (r *Reconciler) awaitPolicy(s *scope) time.Time {
 	remembered := r.memoryOf(s.machine)
-	if !machinedrain.FollowsAnother(s.machine, s.policy) {
+	if !s.unselected && !machinedrain.FollowsAnother(s.machine, s.policy) {
 		remembered.policyGone = time.Time{}
 		return time.Time{}
 	}
