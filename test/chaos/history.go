@@ -79,6 +79,23 @@ func (h *History) isHindered(from, until time.Time) bool {
 	})
 }
 
+// reconnection is how long after an outage of its API server an informer may wait before it repeats its request: its backoff grows to half
+// a minute, and is up to twice as long.
+const reconnection = time.Minute
+
+// observedSince returns from when an observation of the management cluster may be on which a request at a time is based, if it is usually
+// not older than a lag: it may be from before an outage.
+func (h *History) observedSince(at time.Time, lag time.Duration) time.Time {
+	since := at.Add(-lag)
+	for _, f := range h.Faults {
+		isOutage := strings.HasPrefix(f.Name, "management-") || f.Name == "manager-frozen"
+		if isOutage && !f.From.After(at) && !f.Until.Add(reconnection).Before(at) && f.From.Before(since) {
+			since = f.From
+		}
+	}
+	return since
+}
+
 // hadFault returns whether one of some faults lasted at some time of a period.
 func (h *History) hadFault(from, until time.Time, names ...string) bool {
 	return slices.ContainsFunc(h.Faults, func(f InjectedFault) bool {

@@ -137,12 +137,13 @@ func protectedStay(h *History) []string {
 	v, l := h.verdicts(), h.limits()
 	var found []string
 	for _, r := range h.carriedOut() {
-		all := v.between(r.pod, r.Requested.Add(-lag), r.Requested)
+		since := h.observedSince(r.Requested, lag)
+		all := v.between(r.pod, since, r.Requested)
 		if len(all) == 0 || slices.ContainsFunc(all, func(each verdict) bool { return !each.protects() }) {
 			continue
 		}
 		if !needsDrain(all) || !l.deletesBeforeTimeout(r) {
-			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, lag))
+			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, r.Requested.Sub(since)))
 		}
 	}
 	return found

@@ -89,6 +89,12 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a")
 			s.later(lag).evict("a", "uid-a")
 		}, protectedStay},
+		{"a Pod is evicted that a rule skips, which was created in an outage of the management cluster", func(s *story) {
+			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(10 * time.Second)}, "management-apiserver-killed"}}
+			s.storeRule("a", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil)
+			s.storePod("a")
+			s.later(lag).evict("a", "uid-a")
+		}, nil},
 		{"a Pod is evicted that a rule skips by its Namespace", func(s *story) { skipNamespace(s, "default"); s.later(lag).evict("a", "uid-a") }, protectedStay},
 		{"a Pod is evicted while a rule skips another Namespace", func(s *story) { skipNamespace(s, "other"); s.later(lag).evict("a", "uid-a") }, nil},
 		{"a Pod is evicted that a new rule skips", func(s *story) {

@@ -86,7 +86,7 @@ func (h *History) requestedIn(still []Period, requests controlplane.Events, what
 			if h.isHindered(p.From, request.Requested) {
 				reaction = lag
 			}
-			if request.Requested.After(p.From.Add(reaction)) && (p.Until.IsZero() || request.Requested.Before(p.Until)) {
+			if p.From.Before(h.observedSince(request.Requested, reaction)) && (p.Until.IsZero() || request.Requested.Before(p.Until)) {
 				found = append(found, fmt.Sprintf("%s: %s since %s", request, what, p.From.Format("15:04:05.000")))
 			}
 		}

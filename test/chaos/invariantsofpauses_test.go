@@ -38,6 +38,11 @@ func TestInvariantsOfPauses(t *testing.T) {
 			s.Faults = []InjectedFault{{Period{s.now, s.now}, "watch-stale"}}
 			patchNode(s.later(appearance))
 		}, nil},
+		{"M16: the workload cluster is changed while the manager may still repeat its watch after an outage of the management cluster", func(s *story) {
+			s.Faults = []InjectedFault{{Period{s.now.Add(-time.Minute), s.now.Add(-20 * time.Second)}, "management-apiserver-killed"}}
+			s.storeCluster(true)
+			patchNode(s.later(lag))
+		}, nil},
 		{"M16: the workload cluster is changed after the pause", func(s *story) {
 			s.storeCluster(true)
 			s.later(time.Minute).storeCluster(false)

@@ -329,7 +329,7 @@ func (l *limits) isHookedIn(name string, from, until time.Time) bool {
 
 // isHookedAt returns whether the manager must have observed that a hook of another owner holds the drain of a Machine.
 func (l *limits) isHookedAt(name string, at time.Time) bool {
-	since := at.Add(-appearance)
+	since := l.observedSince(at, appearance)
 	if l.hadFault(since, at, clusterPaused) || l.isHindered(since, at) || l.managerStarted(since, at) {
 		return false
 	}
