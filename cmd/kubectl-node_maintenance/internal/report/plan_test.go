@@ -67,7 +67,7 @@ BLOCKS: the drain does not finish in the present state
 DELAYS: the drain waits, and continues automatically
   Pod shop/job: Waiting for it to complete (�[31mevil�)
 
-WARNINGS: the drain does not wait because of these, and applications are affected
+WARNINGS: what the evictions cost applications
   Pods shop/a�[31m, shop/b: not recreated: there is no controller
   2 Pods of Deployment shop/web: leaves data behind
   Pod shop/db-0 of StatefulSet shop/db: asks not to evict

@@ -169,7 +169,7 @@ func (t text) warnings(all []Warning) {
 		return
 	}
 	t.line("")
-	fmt.Fprintln(t, t.style.Warning("WARNINGS: the drain does not wait because of these, and applications are affected"))
+	fmt.Fprintln(t, t.style.Warning("WARNINGS: what the evictions cost applications"))
 	kinds := map[forecast.WarningKind]int{}
 	for i := range all {
 		w := &all[i]
