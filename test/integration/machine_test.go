@@ -20,7 +20,7 @@ import (
 func TestDeletedMachines(t *testing.T) {
 	parallel(t, 230*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
-	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "few", "returns", "spare")
+	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "few", "returns", "spare", "holds", "waits")
 
 	t.Run("M27: reports a PodDisruptionBudget that allows no disruption on Machine, NodeMaintenance and Evacuation; M7: applies a new rule to a drain in progress",
 		func(t *testing.T) {
@@ -127,6 +127,29 @@ func TestDeletedMachines(t *testing.T) {
 	})
 
 	t.Run("E67: ends a surge at once when a quota allows no other Pod", func(t *testing.T) { all.sub(t).quotaEndsSurge("few") })
+
+	t.Run("E90: names the Machine whose drain has used the disruptions of a PodDisruptionBudget", func(t *testing.T) {
+		s := all.sub(t)
+		defer s.removeWorkloads()
+		s.runOn("holds", "web", 2, deployment("web", 2, onlyOn("holds"))) // their replacements cannot be scheduled
+		s.runOn("waits", "api", 1, deployment("api", 1))
+		shared := budget("shared", 1)
+		shared.Spec.Selector.MatchLabels = nil
+		s.create(s.workload.Client, shared)
+		s.expectHealthy("shared", 3)
+		s.deleteMachine("holds")
+		s.Eventually(func() string { return s.condition("holds").Message }, soon, pace).
+			Should(HaveSuffix(": Waiting for PodDisruptionBudget default/shared: 2 healthy Pods required"))
+		s.deleteMachine("waits")
+		s.Eventually(func() string { return s.condition("waits").Message }, soon, pace).
+			Should(HaveSuffix("2 healthy Pods required; the drain of Node holds (Machine holds) has used its disruptions"))
+		waiting := s.podsOf("api")[0]
+		s.Expect(s.reportsOf(&waiting)).To(HaveLen(1))
+		s.Expect(s.workload.Client.Delete(s.Context(), shared)).To(Succeed())
+		s.expectGone("holds")
+		s.expectGone("waits")
+		s.expectInvariants()
+	})
 
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) {
 		all.sub(t).replacementsReturn("returns")
