@@ -6,12 +6,14 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
 // failsOver drains three Machines one after the other. A primary is on the first one, and replicas are on the others. The test is the
@@ -42,6 +44,49 @@ func (s *scene) failsOver() {
 	s.expectGone(third)
 	s.expectAtMostDraining(1)
 	s.expectInvariants()
+}
+
+// passesUnending drains a Machine in the only turn whose Pod never terminates, while another Machine waits and a third one is remediated.
+func (s *scene) passesUnending() {
+	unending, queued := "unending", "queued"
+	s.withMachines(unending, queued)
+	s.withMachineDeployment("jade", 1)
+	ill := s.machineOf("jade")
+	s.create(s.fleet.Client, healthCheck("jade"))
+	defer s.limitDrains()()
+	s.run(bare("on-unending", unending), bare("on-queued", queued), bare("on-ill", ill))
+	s.neverTerminates("on-unending")
+
+	s.deleteMachine(unending)
+	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, soon, pace).Should(ConsistOf("on-unending"))
+	s.deleteMachine(queued)
+	s.expectCondition(queued, metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn)
+	s.setUnhealthy(ill, corev1.ConditionTrue)
+	s.expectGone(ill)
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-unending", "on-ill"))
+	s.expectCondition(queued, metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn)
+	s.Expect(s.staged(v1alpha1.StageDrain)).To(ConsistOf(unending))
+
+	s.stopKubelet(unending, corev1.ConditionFalse)
+	s.expectGone(queued) // begins when the drain before has made no progress for a minute
+	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-unending", "on-ill", "on-queued"))
+	s.Expect(s.machine(unending).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
+	s.terminate("on-unending")
+	s.expectGone(unending)
+	s.Expect(s.fleet.Client.Delete(s.Context(), healthCheck("jade"))).To(Succeed())
+	s.scale("jade", 0)
+	s.Eventually(func() []string { return s.staged("") }, eventually, pace).Should(BeEmpty())
+	s.expectInvariants()
+}
+
+// neverTerminates lets a Pod ignore its deletion until terminate.
+func (s *scene) neverTerminates(pod string) {
+	s.annotate(s.pod(pod), controlplane.PodDeletionDelayAnnotation, "1h")
+}
+
+func (s *scene) terminate(pod string) {
+	s.Helper()
+	s.Expect(s.workload.Client.Delete(s.Context(), bare(pod, ""), client.GracePeriodSeconds(0))).To(Succeed())
 }
 
 func withRole(role string) func(*corev1.Pod) {

@@ -18,7 +18,7 @@ import (
 
 // TestDeletedMachines tests what the drain of a deleted Machine waits for, and what ends the wait. The last scene deletes the Cluster.
 func TestDeletedMachines(t *testing.T) {
-	parallel(t, 230*time.Second)
+	parallel(t, 320*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 500 * time.Millisecond})
 	all.withMachines("m1", "m2", "m3", "m4", "m5", "late", "few", "returns", "spare", "holds", "waits")
 
@@ -154,6 +154,9 @@ func TestDeletedMachines(t *testing.T) {
 	t.Run("R44: evicts replacements that return to a cordoned Node with a backoff, and names their controllers", func(t *testing.T) {
 		all.sub(t).replacementsReturn("returns")
 	})
+
+	t.Run("M131, M143: a Machine that a MachineHealthCheck remediates does not wait for a drain that never ends, and others only until its Node is not ready",
+		func(t *testing.T) { all.sub(t).passesUnending() })
 
 	all.testHeldMachines()
 

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -398,7 +397,7 @@ func runsStuck(s *scene, p *peer) {
 	for _, node := range p.nodes {
 		s.run(bare(node, node, withApp(p.app)))
 	}
-	s.annotate(s.pod(p.nodes[0]), controlplane.PodDeletionDelayAnnotation, "1h")
+	s.neverTerminates(p.nodes[0])
 	s.change(p.nodes[2], func(m *clusterv1.Machine) {
 		metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.RemediateMachineAnnotation, "")
 	})
@@ -409,7 +408,7 @@ func endsStuck(s *scene, p *peer) bool {
 	began := time.Now()
 	locks := locksUntil(func() bool { return s.isGone(p.nodes[2]) })
 	s.Logf("%s: the remediated Machine is gone after %s", p.drain, time.Since(began).Round(pace))
-	s.Expect(s.workload.Client.Delete(s.Context(), bare(p.nodes[0], ""), client.GracePeriodSeconds(0))).To(Succeed())
+	s.terminate(p.nodes[0])
 	return locks
 }
 

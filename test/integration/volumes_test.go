@@ -255,7 +255,10 @@ func (s *scene) outOfService(a *storage.Attacher) {
 }
 
 // stopAnswering stops a kubelet and sets the Node condition that the node lifecycle controller would set after 50 s.
-func (s *scene) stopAnswering(node string) {
+func (s *scene) stopAnswering(node string) { s.stopKubelet(node, corev1.ConditionUnknown) }
+
+// stopKubelet stops a kubelet, and sets whether its Node is ready.
+func (s *scene) stopKubelet(node string, ready corev1.ConditionStatus) {
 	s.Helper()
 	s.Expect(s.workload.StopKubelet(s.Context(), node)).To(Succeed())
 	s.Eventually(func(g Gomega) {
@@ -263,7 +266,7 @@ func (s *scene) stopAnswering(node string) {
 		before := object.DeepCopy()
 		for i := range object.Status.Conditions {
 			if object.Status.Conditions[i].Type == corev1.NodeReady {
-				object.Status.Conditions[i].Status, object.Status.Conditions[i].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+				object.Status.Conditions[i].Status, object.Status.Conditions[i].Reason = ready, "KubeletStopped"
 			}
 		}
 		g.Expect(s.workload.Client.Status().Patch(s.Context(), object, client.MergeFrom(before))).To(Succeed())
