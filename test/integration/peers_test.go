@@ -473,7 +473,7 @@ func surgingSingle(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.Sur
 
 // runsLimited runs a Deployment with one replica, whose budget never allows its disruption, and whose quota allows no other Pod.
 func runsLimited(s *scene, p *peer) {
-	s.runSurging(deployment(p.app, 1, inPool(p.app), requesting))
+	s.runSurging(deployment(p.app, 1, inPool(p.app), requesting("1m")))
 	s.create(s.workload.Client, budget(p.app, 0))
 	s.limitPods(p.app, 1)
 	addsNode(s, p)

@@ -114,12 +114,6 @@ func selectingNodes(key string, values ...string) *corev1.NodeSelector {
 	}}}
 }
 
-func requesting(cpu string) func(*corev1.PodTemplateSpec) {
-	return func(t *corev1.PodTemplateSpec) {
-		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
-	}
-}
-
 // writing adds a volume that the container writes.
 func writing(name string, source corev1.VolumeSource) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) {

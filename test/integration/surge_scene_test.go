@@ -86,9 +86,11 @@ func (s *scene) runSurging(deployments ...*appsv1.Deployment) {
 	}
 }
 
-// requesting adds a resource request to the Pods, for which limitPods counts them.
-func requesting(template *corev1.PodTemplateSpec) {
-	template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
+// requesting adds a resource request to the Pods: limitPods counts those that have one.
+func requesting(cpu string) func(*corev1.PodTemplateSpec) {
+	return func(t *corev1.PodTemplateSpec) {
+		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+	}
 }
 
 // limitPods creates a ResourceQuota that allows only the present Pods with resource requests, and waits until the API server enforces
@@ -99,7 +101,7 @@ func (s *scene) limitPods(name string, present int64) {
 		Hard:   corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(present, resource.DecimalSI)},
 		Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotBestEffort},
 	}})
-	probe := &corev1.Pod{ObjectMeta: metaNamed(name, name), Spec: deployment(name, 0, requesting).Spec.Template.Spec}
+	probe := &corev1.Pod{ObjectMeta: metaNamed(name, name), Spec: deployment(name, 0, requesting("1m")).Spec.Template.Spec}
 	s.Eventually(func() error { return s.workload.Client.Create(s.Context(), probe.DeepCopy(), client.DryRunAll) }, soon, pace).
 		Should(MatchError(HaveSuffix(overQuota(name, present))))
 }

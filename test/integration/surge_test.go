@@ -490,7 +490,7 @@ func (s *scene) quotaEndsSurge(machine string) {
 	defer s.removeWorkloads()
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeIfSingleReplica })
 	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.Surge = v1alpha1.SurgeNever })
-	s.runOn(machine, "web", 1, deployment("web", 1, requesting), budget("web", 0))
+	s.runOn(machine, "web", 1, deployment("web", 1, requesting("1m")), budget("web", 0))
 	s.limitPods("few", 1)
 	pod, why := s.podsOf("web")[0], overQuota("few", 1)
 	s.deleteMachine(machine)
