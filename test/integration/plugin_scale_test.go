@@ -26,6 +26,7 @@ const (
 	podsOfFullNode = 110
 	manyBudgets    = 500
 	manyTeams      = 50
+	pageOfPlugin   = 500
 )
 
 // TestPluginScale predicts the drain of a full Node in a large cluster. No manager is needed: plan reads the cluster and writes nothing.
@@ -40,7 +41,7 @@ func TestPluginScale(t *testing.T) {
 	s.createNodes(*manyNodes)
 	s.withFullNode("full")
 
-	t.Run("K23: plan of a full Node takes few requests in a cluster with many Nodes and budgets", func(t *testing.T) {
+	t.Run("K23, K59: plan of a full Node takes few requests in a cluster with many Nodes and budgets, and those for warnings are pages", func(t *testing.T) {
 		s := s.part(t)
 		path, err := pluginBinary()
 		s.Expect(err).NotTo(HaveOccurred())
@@ -67,6 +68,17 @@ func TestPluginScale(t *testing.T) {
 			s.Expect(pods).To(HaveLen(1))
 			s.Expect(pods[0].URI).To(ContainSubstring("fieldSelector=spec.nodeName%3Dfull"))
 		}
+		s.begin, err = cluster.Audit().Mark()
+		s.Expect(err).NotTo(HaveOccurred())
+		warns := exec.CommandContext(s.Context(), path, args[:len(args)-1]...)
+		output, err := warns.CombinedOutput()
+		s.Expect(err).NotTo(HaveOccurred(), string(output))
+		s.Expect(string(output)).To(ContainSubstring(fmt.Sprintf("and %d more: not recreated", podsOfFullNode-3)))
+		requests := s.audited().WithUserAgent(pluginAgent).Where(func(e controlplane.Event) bool { return e.Resource != "" })
+		used := warns.ProcessState.UserTime() + warns.ProcessState.SystemTime()
+		t.Logf("with the warnings that need all Nodes and Pods: %d requests, %s of CPU time", len(requests), used.Round(time.Millisecond))
+		s.Expect(len(requests)).To(BeNumerically("<=", 8+(*manyNodes+pageOfPlugin)/pageOfPlugin+1), "%v", requests)
+		s.Expect(used).To(BeNumerically("<", 5*time.Second))
 	})
 }
 
