@@ -7,6 +7,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -29,7 +30,7 @@ const eventHookRemoved = "NodeMaintenanceHookRemoved"
 const eventHookReleased = "NodeMaintenanceHookReleased"
 
 // patchMachine patches the Machine with a change, which returns whether it changes anything. The optimistic lock makes the patch fail if
-// the Machine has been deleted in the meantime: such a Machine must not get the hook.
+// the Machine has been deleted in the meantime: such a Machine must not get the hook. See also withoutLag.
 func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, change func(*clusterv1.Machine) bool) error {
 	changed := s.machine.DeepCopy()
 	if !change(changed) {
@@ -38,11 +39,43 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 	if !r.mayPatch(s) {
 		return errors.Wrapf(errRestored, "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
+	err := r.withoutLag(ctx, s, func() error {
+		return r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{}))
+	})
+	if err != nil {
 		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil
+}
+
+// withoutLag writes a Machine with an optimistic lock. After a conflict, it asks the API server for the Machine, and writes again if only
+// the reports of Cluster API have changed: Cluster API repeats them while it waits for the hook, and if the watch lags behind them, the
+// version of the cache is outdated each time.
+func (r *Reconciler) withoutLag(ctx context.Context, s *scope, write func() error) error {
+	err := write()
+	if !apierrors.IsConflict(errors.Cause(err)) {
+		return err
+	}
+	live, readErr := r.liveMachine(ctx, s)
+	if readErr != nil || live == nil || !machinedrain.OnlyReportsDiffer(s.machine, live) {
+		return err
+	}
+	s.machine.ResourceVersion = live.ResourceVersion
+	return write()
+}
+
+// liveMachine returns the Machine as the API server has it, nil if it does not exist. The role permits no get of Machines.
+func (r *Reconciler) liveMachine(ctx context.Context, s *scope) (*clusterv1.Machine, error) {
+	machines := &clusterv1.MachineList{}
+	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Name}
+	if err := r.APIReader.List(ctx, machines, client.InNamespace(s.machine.Namespace), named); err != nil {
+		return nil, errors.Wrapf(err, "reading Machine %s", klog.KObj(s.machine))
+	}
+	if len(machines.Items) != 1 || machines.Items[0].UID != s.machine.UID {
+		return nil, nil //nolint:nilnil // it does not exist
+	}
+	return &machines.Items[0], nil
 }
 
 const (
@@ -112,23 +145,10 @@ type handedOver struct {
 }
 
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
-// here. The result is in the Machine's condition before the hook is removed: if it is not, another actor has removed the hook. Each of the
-// two writes fails if the Machine has changed: between them, this process may have stood still while another one became the leader.
+// here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	resourceVersion, err := r.reportResult(ctx, s, result)
-	switch {
-	case apierrors.IsConflict(errors.Cause(err)):
+	if err := r.withoutLag(ctx, s, func() error { return r.removeHook(ctx, s, result) }); err != nil {
 		return reconcile.Result{}, err
-	case err != nil:
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
-		resourceVersion = s.machine.ResourceVersion
-	}
-	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
-	machinedrain.Release(changed, s.drainOver, s.volumesOver)
-	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
-	before.ResourceVersion = resourceVersion
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return reconcile.Result{}, errors.Wrapf(workload.IgnoreDoesNotExist(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the hook of the Machine", "reason", result.reason, "message", result.message)
 	eventType := corev1.EventTypeNormal
@@ -140,6 +160,28 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 	r.recordEnd(ctx, s, result)
 	r.forget(client.ObjectKeyFromObject(s.machine))
 	return reconcile.Result{}, nil
+}
+
+// removeHook writes the result to the Machine's condition, and then removes the hook: if the condition has no result, another actor has
+// removed it. Each of the two writes fails if the Machine has changed: between them, this process may have stood still while another one
+// became the leader.
+func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) error {
+	resourceVersion, err := r.reportResult(ctx, s, result)
+	switch {
+	case apierrors.IsConflict(errors.Cause(err)):
+		return err
+	case err != nil:
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
+		resourceVersion = s.machine.ResourceVersion
+	default:
+		conditions.Set(s.machine, machinedrain.ResultCondition(result.reason, result.message))
+	}
+	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
+	machinedrain.Release(changed, s.drainOver, s.volumesOver)
+	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
+	before.ResourceVersion = resourceVersion
+	err = r.Client.Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 }
 
 // reconcileWithoutHook completes the NodeMaintenance of a deleted Machine whose drain does not continue: another actor has removed the

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -438,6 +439,60 @@ func TestLeaderThatStoodStill(t *testing.T) {
 		f.g.Expect(stored.Annotations).To(HaveKey(v1alpha1.DrainStartedAnnotation))
 		f.g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
 	})
+}
+
+func TestReleaseWhileTheWatchLags(t *testing.T) {
+	waits := func(m *clusterv1.Machine) {
+		m.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreDrainHookStartTime: metav1.NewTime(time.Now().Truncate(time.Second))}
+	}
+	skip := func(m *clusterv1.Machine) { m.Labels = map[string]string{"tier": "database"} }
+	for name, tc := range map[string]struct {
+		before, meanwhile func(*clusterv1.Machine) // what has changed before the first write, and before the second one
+		isReleased        bool
+	}{
+		"M142: releases a Machine although the watch lags behind the reports of Cluster API": {waits, nil, true},
+		"M142: releases a Machine while Cluster API reports":                                 {nil, waits, true},
+		"M142: releases no Machine whose labels have changed":                                {skip, nil, false},
+		"M142: releases no Machine whose labels change meanwhile":                            {nil, skip, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newDatabaseFixture(t, deletedWithoutVolumes(), v1alpha1.MachineDrainPolicySpec{},
+				machinedrain.Request{ManagementCluster: "here", Rules: rules.Compile(rules.Input{}).Rules}, interceptor.Funcs{})
+			observed, key := &clusterv1.Machine{}, client.ObjectKeyFromObject(f.machine)
+			f.g.Expect(f.management.Get(t.Context(), key, observed)).To(Succeed())
+			apply := func(change func(*clusterv1.Machine)) {
+				if change == nil {
+					return
+				}
+				stored := &clusterv1.Machine{}
+				f.g.Expect(f.management.Get(t.Context(), key, stored)).To(Succeed())
+				before := stored.DeepCopy()
+				change(stored)
+				f.g.Expect(f.management.Patch(t.Context(), stored.DeepCopy(), client.MergeFrom(before))).To(Succeed())
+				f.g.Expect(f.management.Status().Patch(t.Context(), stored, client.MergeFrom(before))).To(Succeed())
+			}
+			apply(tc.before)
+			f.Client = lags{standsStill{f.Client, sync.OnceFunc(func() { apply(tc.meanwhile) })}, observed}
+			f.confirm("db")
+			stored, err := f.pass()
+			f.g.Expect(apierrors.IsConflict(errors.Cause(err))).NotTo(Equal(tc.isReleased))
+			f.g.Expect(machinedrain.HasHook(stored)).NotTo(Equal(tc.isReleased))
+		})
+	}
+}
+
+// lags is a client whose cache has a former version of a Machine.
+type lags struct {
+	client.Client
+	observed *clusterv1.Machine
+}
+
+func (c lags) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if machine, ok := object.(*clusterv1.Machine); ok {
+		c.observed.DeepCopyInto(machine)
+		return nil
+	}
+	return c.Client.Get(ctx, key, object, options...) //nolint:wrapcheck // it adds nothing
 }
 
 func TestWritesThatAProxyAnswers(t *testing.T) {

@@ -147,7 +147,8 @@ func newDatabaseFixture(t *testing.T, machine *clusterv1.Machine, policy v1alpha
 	rest = append(rest, machine, request.Policy,
 		&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "c"}},
 		controlPlaneMachine())
-	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(rest...).WithStatusSubresource(machine).Build()
+	management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(rest...).WithStatusSubresource(machine).
+		WithIndex(machine, "metadata.name", func(object client.Object) []string { return []string{object.GetName()} }).Build()
 	remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m, pod).WithStatusSubresource(m).WithInterceptorFuncs(onPatch).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(object client.Object) []string { return []string{object.GetLabels()["node"]} }).Build()
 	r := newReconciler(t, management, connectedTo(remote, now), clock.RealClock{})

@@ -70,12 +70,11 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 // endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines
 // may lag behind the deletion.
 func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Result, error) {
-	machines := &clusterv1.MachineList{}
-	named := client.MatchingFields{metav1.ObjectNameField: s.machine.Name}
-	if err := r.APIReader.List(ctx, machines, client.InNamespace(s.machine.Namespace), named); err != nil {
-		return reconcile.Result{}, errors.Wrapf(err, "looking for the deletion of Machine %s", klog.KObj(s.machine))
+	live, err := r.liveMachine(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	if len(machines.Items) != 1 || machines.Items[0].UID != s.machine.UID || !machines.Items[0].DeletionTimestamp.IsZero() {
+	if live == nil || !live.DeletionTimestamp.IsZero() {
 		return reconcile.Result{RequeueAfter: observeRetry}, nil
 	}
 	ctrl.LoggerFrom(ctx).Info("Completing the NodeMaintenance of a Machine that is not being deleted any more, after clusterctl move or a restore",

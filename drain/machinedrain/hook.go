@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -67,6 +68,30 @@ func RequestedAt(m *clusterv1.Machine) *time.Time {
 		return &m.DeletionTimestamp.Time
 	}
 	return drainRequested(m)
+}
+
+// OnlyReportsDiffer reports whether two versions of a Machine differ only in what controllers of Cluster API report in its status, and by
+// which this provider decides nothing.
+func OnlyReportsDiffer(a, b *clusterv1.Machine) bool {
+	return apiequality.Semantic.DeepEqual(decisive(a), decisive(b))
+}
+
+// decisive returns what this provider decides by.
+func decisive(m *clusterv1.Machine) *clusterv1.Machine {
+	kept := &clusterv1.Machine{ObjectMeta: m.ObjectMeta, Spec: m.Spec}
+	kept.ResourceVersion, kept.ManagedFields = "", nil
+	kept.Status.NodeRef = m.Status.NodeRef
+	for _, condition := range m.Status.Conditions {
+		if condition.Type == v1alpha1.MachineNodeMaintenance || condition.Type == clusterv1.MachineOwnerRemediatedCondition {
+			kept.Status.Conditions = append(kept.Status.Conditions, metav1.Condition{
+				Type: condition.Type, Status: condition.Status, Reason: condition.Reason, Message: condition.Message,
+			})
+		}
+	}
+	if m.Status.Deletion != nil && !m.Status.Deletion.WaitForPreTerminateHookStartTime.IsZero() {
+		kept.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: m.Status.Deletion.WaitForPreTerminateHookStartTime}
+	}
+	return kept
 }
 
 // HookRemoved reports whether another actor has removed the hook of a deleted Machine that has none. It has not if the condition of the

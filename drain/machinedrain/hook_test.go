@@ -50,6 +50,43 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+func TestOnlyReportsDiffer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Machine)
+		want   bool
+	}{
+		"M142: the wait for the pre-drain hook": {func(m *clusterv1.Machine) {
+			m.ResourceVersion, m.ManagedFields = "2", []metav1.ManagedFieldsEntry{{Manager: "capi"}}
+			m.Status.Phase, m.Status.Deletion = "Deleting", &clusterv1.MachineDeletionStatus{WaitForPreDrainHookStartTime: metav1.Now()}
+			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: clusterv1.MachineDeletingCondition})
+		}, true},
+		"M142: when a condition has changed": {func(m *clusterv1.Machine) { m.Status.Conditions[0].LastTransitionTime = metav1.Now() }, true},
+		"M142: an annotation":                {func(m *clusterv1.Machine) { m.Annotations = map[string]string{v1alpha1.DrainStartedAnnotation: ""} }, false},
+		"M142: a label":                      {func(m *clusterv1.Machine) { m.Labels = map[string]string{"a": ""} }, false},
+		"M142: a timeout":                    {func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = new(int32(1)) }, false},
+		"M142: the Node":                     {func(m *clusterv1.Machine) { m.Status.NodeRef.Name = "other" }, false},
+		"M142: the condition of this provider": {func(m *clusterv1.Machine) {
+			m.Status.Conditions[0].Reason = v1alpha1.ReasonReconcileFailed
+		}, false},
+		"M142: a remediation": {func(m *clusterv1.Machine) {
+			m.Status.Conditions = append(m.Status.Conditions, metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition})
+		}, false},
+		"M142: the wait for a pre-terminate hook": {func(m *clusterv1.Machine) {
+			m.Status.Deletion = &clusterv1.MachineDeletionStatus{WaitForPreTerminateHookStartTime: metav1.Now()}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{UID: "m", ResourceVersion: "1"}}
+			a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonWaitingForTurn}}
+			b := a.DeepCopy()
+			tc.change(b)
+			if got := machinedrain.OnlyReportsDiffer(a, b); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
 func TestHookRemoved(t *testing.T) {
 	requested := func(purpose string) *v1alpha1.NodeMaintenance {
 		return &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.RequestedForAnnotation: purpose}}}
