@@ -100,7 +100,9 @@ func TestPolicyThatIsGone(t *testing.T) {
 	t.Run("M17: a Machine keeps its hook for three seconds after its MachineDrainPolicy was deleted", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil
-		management := managementCluster(m).Build()
+		others := policy() // it selects other Machines of the Cluster
+		others.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pool": "other"}}
+		management := managementCluster(m).WithObjects(others).Build()
 		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
 		hasHook := func(after time.Duration) bool {
 			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())

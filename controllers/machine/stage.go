@@ -148,10 +148,10 @@ func (r *Reconciler) findMaintenance(ctx context.Context, s *scope, stage v1alph
 
 // applyStage takes the next step of a stage other than Drain, and returns the resulting condition of the Machine. The zero condition means
 // that the Machine must have none. findErr is the error of findMaintenance. If there is no error, applyStage deletes the state about a
-// drain that was withdrawn before it ended.
+// drain that was withdrawn before it ended, unless a policy may select the Machine again in a moment.
 func (r *Reconciler) applyStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage, findErr error) (metav1.Condition, error) {
 	condition, err := r.advanceStage(ctx, s, stage, findErr)
-	if err == nil {
+	if err == nil && !s.awaitsPolicy() {
 		r.forget(client.ObjectKeyFromObject(s.machine))
 	}
 	return condition, err
