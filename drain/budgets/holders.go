@@ -69,9 +69,9 @@ func (h Holders) Next(
 
 // isFree reports whether a budget does not exist, or allows a disruption.
 func (i *Index) isFree(name string) bool {
-	namespace, _, _ := strings.Cut(name, "/")
-	found := slices.IndexFunc(i.byNamespace[namespace], func(b *Budget) bool { return b.String() == name })
-	if found < 0 {
+	namespace, budgetName, _ := strings.Cut(name, "/")
+	found, exists := slices.BinarySearchFunc(i.byNamespace[namespace], budgetName, func(b *Budget, name string) int { return strings.Compare(b.Name(), name) })
+	if !exists {
 		return true
 	}
 	budget := i.byNamespace[namespace][found]
