@@ -107,8 +107,9 @@ func DrainContinues(before, after *clusterv1.Machine) bool {
 	}
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
+	present := HoldingHooks(after, nil)
 	hookRemoved := slices.ContainsFunc(HoldingHooks(before, nil), func(hook Hook) bool { // its owner may change the value often
-		return !slices.ContainsFunc(HoldingHooks(after, nil), func(present Hook) bool { return present.Name == hook.Name })
+		return !slices.ContainsFunc(present, func(other Hook) bool { return other.Name == hook.Name })
 	})
 	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
