@@ -475,7 +475,7 @@ func TestSuspended(t *testing.T) { // M16
 			w.settle()
 		}
 		suspend(w, true, w.pods[0])
-		waits, waiting := "The drain of Pod web-001 is suspended, and with it a surge of Deployment shop/web.", w.evacuations[w.pods[1].UID]
+		waits, waiting := "Waiting for the suspended drain of another Pod of the Deployment.", w.evacuations[w.pods[1].UID]
 		for range 3 { // as long as the drain is suspended for less than two minutes
 			if w.step(); waiting.completed || waiting.message != waits {
 				t.Fatalf("completed: %t, message %q", waiting.completed, waiting.message)

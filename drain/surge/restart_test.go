@@ -301,6 +301,19 @@ func TestRestart(t *testing.T) {
 			t.Errorf("refused: %v", r.refusals)
 		}
 	})
+	t.Run("M160: the two minutes continue when the drain of another Pod of the Deployment is suspended instead", func(t *testing.T) {
+		r := restarted(3).drained(3, ago)
+		for i := range 4 {
+			for j := range 2 {
+				r.evacuations[r.pods[j].UID].suspended = j == i%2
+			}
+			r.step()
+			r.now = r.now.Add(50 * time.Second)
+		}
+		if r.refusals[r.pods[2].UID] != surge.Suspended {
+			t.Errorf("refused: %v", r.refusals)
+		}
+	})
 	t.Run("E79: does not begin while the Machine of another Pod is paused", func(t *testing.T) {
 		r := restarted(2).drained(2, ago)
 		r.evacuations[r.pods[1].UID].suspended = true
