@@ -215,7 +215,11 @@ func (r *restart) progressed() time.Time {
 
 // failure returns why a rollout in progress does not continue, as far as is known.
 func (r *restart) failure() (Refusal, string) {
-	if failed := creationFailure(r.Deployment); failed != nil && creationTime(r.Deployment, failed.Message, replicas(r.Deployment)+1) == 0 {
+	needed := replicas(r.Deployment)
+	if interrupting, _ := interrupts(r.Deployment); interrupting == "" { // it creates a Pod before it deletes one
+		needed++
+	}
+	if failed := creationFailure(r.Deployment); failed != nil && creationTime(r.Deployment, failed.Message, needed) == 0 {
 		return ReplicaFailure, "A new Pod of Deployment " + nameOf(r.Deployment) + " cannot be created: " + oneLine(failed.Message)
 	}
 	if c := r.condition(appsv1.DeploymentProgressing); c != nil && c.Status == corev1.ConditionFalse {

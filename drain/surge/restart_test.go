@@ -288,6 +288,16 @@ func TestRestart(t *testing.T) {
 		})
 	}
 
+	for allowed, want := range map[string]surge.Refusal{"pods=4": "", "pods=3": surge.ReplicaFailure} {
+		t.Run("E67, E79: a rollout that may replace Pods first continues with a quota for its replicas, and not with less: "+allowed, func(t *testing.T) {
+			r := restarted(4).drained(1, ago) // maxUnavailable is 25% by default
+			r.deployment.Status.UpdatedReplicas = 3
+			r.deployment.Status.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", exceeded+allowed, r.now)}
+			if r.step(); r.refusals[r.pods[0].UID] != want {
+				t.Errorf("refused: %v", r.refusals)
+			}
+		})
+	}
 	t.Run("M160: does not begin for two minutes while the Machine of another Pod is paused, and then the Pod is evicted", func(t *testing.T) {
 		r := restarted(2).drained(2, ago)
 		r.evacuations[r.pods[1].UID].suspended = true
