@@ -222,8 +222,8 @@ func awaitAvailable(o Observation, waiting []Leaving, why string) (reports []Rep
 	return await(o, waiting, "Waiting for all replicas of the Deployment to become available.", Unavailable, why)
 }
 
-// awaitHeld waits until no drain of another Pod of the Deployment is suspended any more, and refuses the surge after settleTime: such a drain
-// may wait for the end of this one. The message names none of these Pods, because they may change during the wait.
+// awaitHeld waits until no drain of another Pod of the Deployment is suspended any more, and refuses the surge after settleTime: such a
+// drain may wait for the end of this one. The message names none of these Pods, because they may change during the wait.
 func awaitHeld(o Observation, held, waiting []Leaving) []Report {
 	why := fmt.Sprintf("The drain of Pod %s is suspended, and with it a surge of Deployment %s", held[0].Name, nameOf(o.Deployment))
 	reports, _ := await(o, waiting, "Waiting for the suspended drain of another Pod of the Deployment.", Suspended, why)
