@@ -355,6 +355,10 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {
 		return reconcile.Result{}, err
 	}
+	if s.HeldByHooks && s.awaitsPolicy() && !machinedrain.WasHeldByHooks(s.machine) { // the policy may ignore these hooks
+		s.blind = true // a block that is known does not end
+		return r.reportWait(ctx, s, outcome{action: wait, at: s.policySettles})
+	}
 	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }
 

@@ -97,6 +97,27 @@ func TestPolicyThatIsGone(t *testing.T) {
 		g.Expect(at(11*time.Second)).To(Equal(v1alpha1.SurgeAlways), "the policy was deleted again a moment ago")
 		g.Expect(at(14 * time.Second)).NotTo(Equal(v1alpha1.SurgeAlways))
 	})
+	t.Run("M108: the hooks that a policy ignores hold no drain for three seconds after it was deleted", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		m.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other"] = "owner"
+		ignoring := policy()
+		ignoring.Spec.IgnoredPreDrainHooks = []string{"other"}
+		management := managementCluster(m).WithObjects(ignoring).Build()
+		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		isHeld := func(after time.Duration) bool {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			stored := &clusterv1.Machine{}
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
+			return machinedrain.WasHeldByHooks(stored)
+		}
+		held := []bool{isHeld(0)}
+		g.Expect(management.Delete(t.Context(), ignoring)).To(Succeed())
+		held = append(held, isHeld(time.Second), isHeld(3*time.Second), isHeld(4*time.Second), isHeld(5*time.Second))
+		g.Expect(held).To(Equal([]bool{false, false, false, true, true}))
+	})
 	t.Run("M17: a Machine keeps its hook for three seconds after its MachineDrainPolicy was deleted", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil
