@@ -18,6 +18,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -89,7 +90,9 @@ func TestPolicyThatIsGone(t *testing.T) {
 		}
 		g.Expect(at(0)).To(Equal(v1alpha1.SurgeAlways))
 		g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
+		r.blocked.Store(client.ObjectKeyFromObject(m), block{since: start})
 		g.Expect(at(time.Second)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect(r.blockOf(m).since).To(Equal(start), "what blocks the drain may last")
 		g.Expect(at(3 * time.Second)).To(Equal(v1alpha1.SurgeAlways))
 		g.Expect(management.Create(t.Context(), policy())).To(Succeed())
 		g.Expect(at(10 * time.Second)).To(Equal(v1alpha1.SurgeAlways))
@@ -106,17 +109,21 @@ func TestPolicyThatIsGone(t *testing.T) {
 		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
 		infrastructureExists(r, m)
 		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		stored := &clusterv1.Machine{}
 		isHeld := func(after time.Duration) bool {
 			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
-			stored := &clusterv1.Machine{}
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
 			g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
 			return machinedrain.WasHeldByHooks(stored)
 		}
 		held := []bool{isHeld(0)}
 		g.Expect(management.Delete(t.Context(), ignoring)).To(Succeed())
-		held = append(held, isHeld(time.Second), isHeld(3*time.Second), isHeld(4*time.Second), isHeld(5*time.Second))
-		g.Expect(held).To(Equal([]bool{false, false, false, true, true}))
+		held = append(held, isHeld(time.Second), isHeld(3*time.Second), isHeld(4*time.Second), isHeld(5*time.Second), isHeld(time.Minute))
+		g.Expect(held).To(Equal([]bool{false, false, false, true, true, true}))
+		stored.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/later"] = "owner"
+		g.Expect(management.Update(t.Context(), stored)).To(Succeed())
+		g.Expect(isHeld(2 * time.Minute)).To(BeTrue())
+		g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("later"), "the three seconds do not begin again")
 	})
 	t.Run("M17: a Machine keeps its hook for three seconds after its MachineDrainPolicy was deleted", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
