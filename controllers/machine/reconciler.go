@@ -248,7 +248,8 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 type memory struct {
 	failure     workload.Failure // of the reconciliation
 	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
-	policyGone  time.Time        // no policy selects the Machine, or another one than it has recorded: see awaitPolicy
+	policyGone  time.Time        // no policy selects the Machine: see awaitPolicy
+	otherPolicy time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
 	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
 

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -124,6 +125,28 @@ func TestPolicyThatIsGone(t *testing.T) {
 		g.Expect(management.Update(t.Context(), stored)).To(Succeed())
 		g.Expect(isHeld(2 * time.Minute)).To(BeTrue())
 		g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("later"), "the three seconds do not begin again")
+	})
+	t.Run("M126: a Machine that waits for a turn follows a policy without a limit after three seconds, also if no policy selected it before", func(t *testing.T) {
+		g, machines, limited := NewWithT(t), deletedWorkers(start, "a", "b"), policyWithLimit(intstr.FromInt32(1))
+		management, remote := managementCluster(machines...).WithObjects(limited).Build(), workloadCluster(machines...).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, machines...)
+		drainsAt := func(after time.Duration) int {
+			for _, m := range machines {
+				t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			}
+			drains, _ := drainingIn(t, remote)
+			return len(drains)
+		}
+		drains := []int{drainsAt(0), drainsAt(time.Second)}
+		g.Expect(management.Delete(t.Context(), limited)).To(Succeed())
+		drains = append(drains, drainsAt(2*time.Second), drainsAt(10*time.Second))
+		broad := policy()
+		broad.Name = "broad"
+		g.Expect(management.Create(t.Context(), broad)).To(Succeed())
+		drains = append(drains, drainsAt(11*time.Second), drainsAt(13*time.Second), drainsAt(14*time.Second))
+		g.Expect(drains).To(Equal([]int{1, 1, 1, 1, 1, 1, 2}), "the policy with the limit may be created a moment later")
 	})
 	t.Run("M17: a Machine keeps its hook for three seconds after its MachineDrainPolicy was deleted", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
