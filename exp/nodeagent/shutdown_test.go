@@ -189,6 +189,23 @@ func TestCancelledShutdown(t *testing.T) {
 		signal(":1.9", false)
 		g.Consistently(preparing, 300*time.Millisecond).Should(BeTrue())
 	})
+	t.Run("S85: logind says whether a shutdown was announced, if the bus does not say who has sent the signal", func(t *testing.T) {
+		g, bus := NewWithT(t), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "GetNameOwner": refused("org.freedesktop.DBus.Error.LimitsExceeded"),
+		}}
+		keeper := keeperOn(t, bus)
+		preparing := func() bool { return keeper.State().Preparing }
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		bus.signal(":1.9", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", true)
+		g.Consistently(preparing, 300*time.Millisecond).Should(BeFalse())
+		bus.prepare(true)
+		g.Eventually(preparing).WithTimeout(3 * time.Second).Should(BeTrue())
+		bus.set("PreparingForShutdown", refused("org.freedesktop.DBus.Error.NoReply"))
+		bus.signal(loginOwner, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", false)
+		g.Consistently(preparing, 300*time.Millisecond).Should(BeTrue())
+		bus.set("PreparingForShutdown", false)
+		g.Eventually(preparing).WithTimeout(time.Minute).Should(BeFalse())
+	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)

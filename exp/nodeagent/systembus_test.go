@@ -149,7 +149,7 @@ func (b *systemBus) answer(in *bufio.Reader) bool {
 	switch {
 	case name == "Hello":
 		b.send(dbus.TypeMethodReply, headers, ":1.1")
-	case name == "GetNameOwner":
+	case name == "GetNameOwner" && b.answers[name] == nil:
 		b.send(dbus.TypeMethodReply, headers, loginOwner)
 	case name == "AddMatch":
 		b.send(dbus.TypeMethodReply, headers)

@@ -263,7 +263,12 @@ func (k *Keeper) Locked() bool {
 func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signal) {
 	switch signal.Name {
 	case manager + ".PrepareForShutdown":
-		if !isLogind(ctx, conn, signal.Sender) {
+		switch owner, err := ownerOf(ctx, conn, loginName); {
+		case err != nil:
+			klog.FromContext(ctx).Error(err, "The bus does not say who has sent a signal about a shutdown, asking logind", "sender", signal.Sender)
+			k.takeLock(ctx, conn)
+			return
+		case owner != signal.Sender:
 			klog.FromContext(ctx).Info("Ignoring a signal about a shutdown that logind has not sent", "sender", signal.Sender)
 			return
 		}
@@ -291,11 +296,12 @@ func (k *Keeper) handle(ctx context.Context, conn *dbus.Conn, signal *dbus.Signa
 	}
 }
 
-// isLogind reports whether a client of the bus is logind. Every user of the node may send signals, also to all clients.
-func isLogind(ctx context.Context, conn *dbus.Conn, client string) bool {
-	var owner string
-	err := conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, loginName).Store(&owner)
-	return err == nil && owner == client
+// ownerOf returns the client of the bus that has a name. Every user of the node may send signals, also to all clients.
+func ownerOf(ctx context.Context, conn *dbus.Conn, name string) (client string, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err := conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetNameOwner", 0, name).Store(&client)
+	return client, errors.Wrapf(err, "reading the owner of %s", name)
 }
 
 // takeLock takes a lock and closes the previous one, or only closes it if no delay is wanted.
