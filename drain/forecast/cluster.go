@@ -45,12 +45,12 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 }
 
 // lastReady says that the Pod is the only ready one of its controller. It is empty if it is not, if its budget refuses the eviction, or if
-// an evacuator may replace the Pod before. Pods of Jobs replicate nothing.
+// an evacuator may replace the Pod before. Pods that run once, for example those of Jobs, replicate nothing.
 func (c *Cluster) lastReady(p *Pod) string {
 	controller := p.controller()
 	mayMove := slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass != v1alpha1.EvacuatorClassStatefulSet })
-	kind, _ := p.Controller()
-	if kind == "" || kind == "Job.batch" || mayMove || p.Waiting != nil || !rules.Ready(p.Pod) || c.ready[controller] != 1 {
+	runsOnce := p.Spec.RestartPolicy == corev1.RestartPolicyNever || p.Spec.RestartPolicy == corev1.RestartPolicyOnFailure
+	if controller == "" || runsOnce || mayMove || p.Waiting != nil || !rules.Ready(p.Pod) || c.ready[controller] != 1 {
 		return ""
 	}
 	return "the last ready replica: none is ready until its replacement is"

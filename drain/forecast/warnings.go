@@ -3,6 +3,8 @@ package forecast
 import (
 	"cmp"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -140,27 +142,24 @@ func (p *Pod) dataLeftBehind() string {
 	return "the eviction leaves behind the data in " + text.List(names, maxVolumes)
 }
 
-// localData describes a volume with data that does not leave the Node. It is empty for other volumes.
+// localData describes a volume with data on a disk of the Node. It is empty for other volumes. As for the cluster-autoscaler, an emptyDir in
+// memory has no data that its owner wants to keep.
 func localData(source corev1.VolumeSource, name string) string {
 	switch {
-	case source.EmptyDir != nil:
-		var details []string
-		if source.EmptyDir.Medium != corev1.StorageMediumDefault {
-			details = append(details, "medium "+string(source.EmptyDir.Medium))
+	case source.EmptyDir != nil && source.EmptyDir.Medium == corev1.StorageMediumDefault:
+		if limit := source.EmptyDir.SizeLimit; limit != nil {
+			return "emptyDir " + name + " (sizeLimit " + limit.String() + ")"
 		}
-		if source.EmptyDir.SizeLimit != nil {
-			details = append(details, "sizeLimit "+source.EmptyDir.SizeLimit.String())
-		}
-		if len(details) == 0 {
-			return "emptyDir " + name
-		}
-		return "emptyDir " + name + " (" + strings.Join(details, ", ") + ")"
-	case source.HostPath != nil && !isDevice(source.HostPath.Type):
+		return "emptyDir " + name
+	case source.HostPath != nil && !isDevice(source.HostPath.Type) && !ofSystem.MatchString(path.Clean(source.HostPath.Path)):
 		return "hostPath " + text.Cut(source.HostPath.Path, maxName)
 	default:
 		return ""
 	}
 }
+
+// ofSystem matches the paths of the operating system: its programs, configuration, devices, sockets and locks.
+var ofSystem = regexp.MustCompile(`^/(boot|dev|etc|lib|proc|run|sys|usr|var/run|var/lock)(/|$)`)
 
 // isDevice reports whether a hostPath is a socket or a device, which has no data.
 func isDevice(hostPath *corev1.HostPathType) bool {

@@ -77,15 +77,19 @@ func TestWarnings(t *testing.T) {
 			pod("done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 			pod("deleted", func(p *corev1.Pod) { p.DeletionTimestamp = ptr.To(metav1.NewTime(now)) }),
 		}, nil},
-		"K56: which emptyDir volumes are deleted, with their medium and size limit": {
-			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", emptyDir("", "")), withVolume("b", emptyDir("", "1Gi")),
-				withVolume("c", emptyDir(corev1.StorageMediumMemory, "8Mi")))},
-			[]string{data + "emptyDir a, emptyDir b (sizeLimit 1Gi), emptyDir c (medium Memory, sizeLimit 8Mi)"},
+		"K56: which emptyDir volumes are deleted, with their size limit": {
+			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", emptyDir("", "")), withVolume("b", emptyDir("", "1Gi")))},
+			[]string{data + "emptyDir a, emptyDir b (sizeLimit 1Gi)"},
+		},
+		"K56: nothing about volumes in memory and paths of the operating system": {
+			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", emptyDir(corev1.StorageMediumMemory, "8Mi")),
+				withVolume("b", hostPath("/var/run/docker.sock", "")), withVolume("c", hostPath("//dev/", "")))},
+			nil,
 		},
 		"K56: which directories of the Node the replacement does not have": {
-			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", hostPath("/srv/db", corev1.HostPathDirectory)),
+			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", hostPath("/devices", corev1.HostPathDirectory)),
 				withVolume("b", hostPath("/run/x.sock", corev1.HostPathSocket)))},
-			[]string{data + "hostPath /srv/db"},
+			[]string{data + "hostPath /devices"},
 		},
 		"K56: nothing about volumes that no container can write": {
 			[]corev1.Pod{pod("web-1", ofDeployment, withVolume("a", hostPath("/etc/ssl", "")), readOnly)}, nil,
@@ -174,8 +178,9 @@ func TestLastReady(t *testing.T) {
 		"not of several on the Node, which a note is about":        {none, []corev1.Pod{web("web-1"), web("web-2")}, nil},
 		"of a Pod if the ready ones are those of other Namespaces": {none, []corev1.Pod{web("web-1"), web("web-2", foreign)}, []string{last}},
 		"not of a Pod that its own evacuator may move":             {none, []corev1.Pod{web("web-1", moved)}, nil},
-		"not of the Pods of Jobs": {none, []corev1.Pod{pod("job-1", func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "j", UID: "j", Controller: ptr.To(true)}}
+		"not of Pods that run once, whatever their controller": {none, []corev1.Pod{pod("step-1", func(p *corev1.Pod) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "argoproj.io/v1alpha1", Kind: "Workflow", Name: "w", UID: "w", Controller: ptr.To(true)}}
 		})}, nil},
 	} {
 		t.Run("K58: warns "+name, func(t *testing.T) {

@@ -129,7 +129,7 @@ func claiming(name string) func(*corev1.PodTemplateSpec) {
 func (s *scene) warnsOfEachCost() {
 	s.Helper()
 	s.withSizedNode("k56-first", "8")
-	cache := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Gi"))}}
+	cache := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Gi"))}}
 	s.create(s.workload.Client, append(localVolume("db", corev1.LabelHostname, "k56-first"),
 		deployment("cache", 2, writing("cache", cache), func(t *corev1.PodTemplateSpec) {
 			t.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
@@ -146,7 +146,7 @@ func (s *scene) warnsOfEachCost() {
 	others := []any{
 		about(forecast.NotRecreated, "", 1, "not recreated: there is no controller"),
 		about(forecast.DataLeftBehind, "Deployment default/cache", 2,
-			"the eviction leaves behind the data in emptyDir cache (medium Memory, sizeLimit 1Gi)"),
+			"the eviction leaves behind the data in emptyDir cache (sizeLimit 1Gi)"),
 		about(forecast.DoNotDisrupt, "Deployment default/cache", 2,
 			`annotation cluster-autoscaler.kubernetes.io/safe-to-evict: "false" asks not to evict; the drain does not honor it`),
 	}
