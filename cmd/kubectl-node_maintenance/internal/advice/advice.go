@@ -90,10 +90,11 @@ func OfWarning(kind forecast.WarningKind, labels v1alpha1.DrainLabelPolicy) stri
 	case kind != forecast.DoNotDisrupt:
 		return ""
 	case labels == v1alpha1.DrainLabelPolicyIgnore:
-		return "To keep such a Pod, add a drain rule with behavior WaitCompleted or Skip: the NodeMaintenance ignores drain labels."
+		return "To have the drain wait until such a Pod has completed, add a drain rule with behavior WaitCompleted: the NodeMaintenance ignores drain " +
+			"labels. With behavior Skip, the Pod stays on the Node, and is lost when its Machine is deleted."
 	default:
-		return "To keep such a Pod, set its label " + clusterv1.PodDrainLabel + ": wait-completed lets the drain wait until it has completed, and skip leaves it " +
-			"on the Node."
+		return "To have the drain wait until such a Pod has completed, label it with " + clusterv1.PodDrainLabel + "=wait-completed. With the value skip, the " +
+			"Pod stays on the Node, and is lost when its Machine is deleted."
 	}
 }
 

@@ -77,10 +77,11 @@ func TestOfObstacle(t *testing.T) {
 }
 
 func TestOfWarning(t *testing.T) {
-	t.Run("K57: the label that keeps a Pod, unless the NodeMaintenance ignores labels", func(t *testing.T) {
+	t.Run("K57: the label for which the drain waits, unless the NodeMaintenance ignores labels, and that a skipped Pod is lost", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyHonor)).To(ContainSubstring("cluster.x-k8s.io/drain: wait-completed"))
-		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyIgnore)).NotTo(ContainSubstring("cluster.x-k8s.io/drain"))
+		lost := ContainSubstring("is lost when its Machine is deleted")
+		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyHonor)).To(And(ContainSubstring("cluster.x-k8s.io/drain=wait-completed"), lost))
+		g.Expect(OfWarning(forecast.DoNotDisrupt, v1alpha1.DrainLabelPolicyIgnore)).To(And(Not(ContainSubstring("cluster.x-k8s.io/drain")), lost))
 		g.Expect(OfWarning(forecast.NotRecreated, v1alpha1.DrainLabelPolicyHonor)).To(BeEmpty())
 	})
 }
