@@ -142,8 +142,8 @@ func (p *Pod) dataLeftBehind() string {
 	return "the eviction leaves behind the data in " + text.List(names, maxVolumes)
 }
 
-// localData describes a volume with data on a disk of the Node. It is empty for other volumes. As for the cluster-autoscaler, an emptyDir in
-// memory has no data that its owner wants to keep.
+// localData describes a volume with data on a disk of the Node. It is empty for other volumes. As for the cluster-autoscaler, an emptyDir
+// in memory has no data that its owner wants to keep.
 func localData(source corev1.VolumeSource, name string) string {
 	switch {
 	case source.EmptyDir != nil && source.EmptyDir.Medium == corev1.StorageMediumDefault:
