@@ -57,7 +57,9 @@ func connected(refuse func(client.Object, client.ObjectList) error) (*Connection
 				list.Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}}
 			case *corev1.NodeList:
 				r.add("nodes")
-				list.Items = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n" + applied.Continue}}}
+				list.Items = []corev1.Node{{
+					ObjectMeta: metav1.ObjectMeta{Name: "n" + applied.Continue}, Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}},
+				}}
 			}
 			return refuse(nil, list)
 		},
@@ -125,5 +127,6 @@ func TestPlacement(t *testing.T) {
 		g.Expect(requests.count).To(Equal(map[string]int{
 			"nodes": 2, "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded": 2, "data": 1, "pv": 1, "unbound": 1, "gone": 1,
 		}))
+		g.Expect(w.Nodes(t.Context())).To(HaveEach(HaveField("Status.Images", BeEmpty())), "images are most of a Node")
 	})
 }

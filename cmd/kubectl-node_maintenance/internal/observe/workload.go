@@ -179,6 +179,7 @@ func (w *Workload) Nodes(ctx context.Context) ([]*corev1.Node, error) {
 		list := &corev1.NodeList{}
 		if err := w.listAll(ctx, list, func() {
 			for i := range list.Items {
+				list.Items[i].Status.Images, list.Items[i].ManagedFields = nil, nil // most of a Node, and nothing reads them
 				w.nodes[list.Items[i].Name] = list.Items[i].DeepCopy()
 			}
 		}); err != nil {
