@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/utils/ptr"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -34,10 +35,8 @@ func (f Forecast) Claims() []types.NamespacedName {
 
 func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var claims []types.NamespacedName
-	for i := range pod.Spec.Volumes {
-		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			claims = append(claims, types.NamespacedName{Namespace: pod.Namespace, Name: claim.ClaimName})
-		}
+	for _, name := range surge.ClaimsOf(corev1.PodTemplateSpec{Spec: pod.Spec}) {
+		claims = append(claims, types.NamespacedName{Namespace: pod.Namespace, Name: name})
 	}
 	return claims
 }
