@@ -76,14 +76,16 @@ func (f Forecast) Warnings(cluster *Cluster) []Warning {
 				pods[c] = append(pods[c], p.Namespace+"/"+p.Name)
 			}
 		}
-		if p.controller() == "" {
+		if p.controller() == "" && !p.ownerMoves() {
 			add(NotRecreated, "not recreated: there is no controller")
 		}
 		if cluster != nil {
 			add(MayFindNoNode, cluster.mayFindNoNode(p))
 			add(LastReady, cluster.lastReady(p))
 		}
-		add(DataLeftBehind, p.dataLeftBehind())
+		if !p.ownerMoves() {
+			add(DataLeftBehind, p.dataLeftBehind())
+		}
 		add(DoNotDisrupt, p.disruptionRefused())
 	}
 	found := make([]Warning, 0, len(pods))
@@ -101,6 +103,12 @@ func (f Forecast) Warnings(cluster *Cluster) []Warning {
 // isWarnedAbout reports whether the drain evicts the Pod, and it does not belong to the Node.
 func (p *Pod) isWarnedAbout() bool {
 	return p.Outcome == Evacuated && p.Type == v1alpha1.PodTypeDefault && p.DeletionTimestamp == nil
+}
+
+// ownerMoves reports whether an evacuator of the owner of the Pod may move the Pod and its data before the eviction.
+func (p *Pod) ownerMoves() bool {
+	builtIn := []string{v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet}
+	return slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return !slices.Contains(builtIn, e.EvacuatorClass) })
 }
 
 // controller returns the kind and "namespace/name" of the controller of the Pod. It is empty if the Pod has none.

@@ -118,6 +118,9 @@ func TestWarnings(t *testing.T) {
 				withVolume("c", emptyDir("", "")), withVolume("d", emptyDir("", "")), withVolume("e", emptyDir("", "")))},
 			[]string{data + "hostPath /" + strings.Repeat("x", 98) + "…, emptyDir b, emptyDir c and 2 more"},
 		},
+		"K56: nothing about what an evacuator of the owner may move": {
+			[]corev1.Pod{pod("alone", withVolume("a", emptyDir("", "")), annotated("evacuation.coordination.k8s.io/priority_mover.example.com", "100"))}, nil,
+		},
 		"K57: which annotation asks not to evict a Pod": {
 			[]corev1.Pod{
 				pod("web-1", ofDeployment, annotated("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")),
