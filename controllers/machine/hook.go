@@ -174,7 +174,9 @@ func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) e
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
 		resourceVersion = s.machine.ResourceVersion
 	default:
-		conditions.Set(s.machine, machinedrain.ResultCondition(result.reason, result.message))
+		reported := machinedrain.ResultCondition(result.reason, result.message)
+		reported.LastTransitionTime = metav1.NewTime(s.now) // as written: a repeated report of the result changes nothing
+		conditions.Set(s.machine, reported)
 	}
 	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
 	machinedrain.Release(changed, s.drainOver, s.volumesOver)

@@ -474,9 +474,14 @@ func TestReleaseWhileTheWatchLags(t *testing.T) {
 			apply(tc.before)
 			f.Client = lags{standsStill{f.Client, sync.OnceFunc(func() { apply(tc.meanwhile) })}, observed}
 			f.confirm("db")
+			began := time.Now().Add(-10 * time.Second)
+			f.Clock = clocktesting.NewFakePassiveClock(began)
 			stored, err := f.pass()
 			f.g.Expect(apierrors.IsConflict(errors.Cause(err))).NotTo(Equal(tc.isReleased))
 			f.g.Expect(machinedrain.HasHook(stored)).NotTo(Equal(tc.isReleased))
+			if since := conditions.GetLastTransitionTime(stored, v1alpha1.MachineNodeMaintenance); tc.isReleased {
+				f.g.Expect(since.Time).To(BeTemporally("==", began.Truncate(time.Second)), "a repeated report of the result changes nothing")
+			}
 		})
 	}
 }
