@@ -132,17 +132,18 @@ func evictedInStageDrain(h *History) []string {
 	return found
 }
 
-// protectedStay allows a drain that deletes Pods before its timeout to delete those that it waited for.
+// protectedStay allows a drain that deletes Pods before its timeout to delete those that it waited for, by any verdict that it may have
+// observed last: a label may have skipped the Pod before.
 func protectedStay(h *History) []string {
 	v, l := h.verdicts(), h.limits()
 	var found []string
 	for _, r := range h.carriedOut() {
 		since := h.observedSince(r.Requested, lag)
 		all := v.between(r.pod, since, r.Requested)
-		if len(all) == 0 || slices.ContainsFunc(all, func(each verdict) bool { return !each.protects() }) {
-			continue
-		}
-		if !needsDrain(all) || !l.deletesBeforeTimeout(r) {
+		deletes := l.deletesBeforeTimeout(r)
+		if len(all) > 0 && !slices.ContainsFunc(all, func(each verdict) bool {
+			return !each.protects() || deletes && each.behavior == v1alpha1.DrainBehaviorWaitCompleted
+		}) {
 			found = append(found, fmt.Sprintf("%s: rules or labels protected the Pod for %s", r, r.Requested.Sub(since)))
 		}
 	}

@@ -174,6 +174,12 @@ func TestInvariants(t *testing.T) {
 			s.storePod("a", labelled("wait-completed"))
 			s.delete("a")
 		}, nil},
+		{"a Pod that the drain waits for is deleted before the drain timeout, soon after its label said to skip it", func(s *story) {
+			s.withTimeout(60)
+			s.storePod("a", labelled("skip"))
+			s.storePod("a", labelled("wait-completed"))
+			s.delete("a")
+		}, nil},
 		{"a Pod that the drain skips is deleted before the drain timeout", func(s *story) {
 			s.withTimeout(60)
 			s.storePod("a", labelled("skip"))
