@@ -424,53 +424,6 @@ func (p *pass) expected() []budgets.Candidate {
 	return candidates
 }
 
-// nameHolders adds to the messages of waiting Pods which drain has used the disruptions of their budgets.
-func (p *pass) nameHolders(index *budgets.Index, admitted []budgets.Admitted, waiting []budgets.Waiting) {
-	var changes time.Time
-	if p.state.holders, changes = p.state.holders.Next(index, admitted, waiting, p.drainedMachine, p.now); !changes.IsZero() {
-		p.requeueAt(changes)
-	}
-	for i := range waiting {
-		waiting[i].Message = p.state.holders.Explain(waiting[i])
-	}
-}
-
-// drainedMachine returns the Machine of a Pod's Node, empty if it is not known. It returns false if the Node is not drained, or the last
-// eviction of the Pod was refused.
-func (p *pass) drainedMachine(pod budgets.Pod) (name string, isDrained bool) {
-	terms, isDrained := p.terms[pod.Node]
-	for _, m := range terms.Maintenances {
-		if machine, serves := machinedrain.OwnerMachineOfAnyManager(m, p.cluster); serves {
-			name = machine.Name
-		}
-	}
-	return name, isDrained && p.state.backoffs.refusal(pod.UID) == ""
-}
-
-// separatePaused separates the candidates that are not evicted yet because they have lost a budget.
-func (p *pass) separatePaused(ctx context.Context, all []budgets.Candidate) (candidates []budgets.Candidate, waiting []budgets.Waiting) {
-	for _, c := range all {
-		loss, until := p.pausedBy(ctx, c.Pod, p.now)
-		if c.InFlight || until.IsZero() {
-			candidates = append(candidates, c)
-			continue
-		}
-		p.requeueAt(until)
-		waiting = append(waiting, loss.Waits(c))
-	}
-	return candidates, waiting
-}
-
-// pausedBy returns the loss of a budget because of which a Pod is not evicted yet, and until when. The time is zero if there is none.
-func (p *pass) pausedBy(ctx context.Context, pod budgets.Pod, now time.Time) (budgets.Loss, time.Time) {
-	loss, lost := p.observation.LossOf(pod)
-	s := p.subjects[pod.UID]
-	if !lost || s == nil {
-		return budgets.Loss{}, time.Time{}
-	}
-	return loss, p.state.pauses.after(pod.UID, loss, p.finalAttemptAfter(ctx, s.pod, time.Time{}), now)
-}
-
 func (p *pass) requeueAt(t time.Time) {
 	if p.nextTry.IsZero() || t.Before(p.nextTry) {
 		p.nextTry = t

@@ -1,6 +1,7 @@
 package evictor
 
 import (
+	"context"
 	"maps"
 	"sync"
 	"time"
@@ -31,4 +32,28 @@ func (p *pauses) prune(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.pods, func(_ types.UID, of budgets.Pauses) bool { return of.IsPast(now) })
+}
+
+// separatePaused separates the candidates that are not evicted yet because they have lost a budget.
+func (p *pass) separatePaused(ctx context.Context, all []budgets.Candidate) (candidates []budgets.Candidate, waiting []budgets.Waiting) {
+	for _, c := range all {
+		loss, until := p.pausedBy(ctx, c.Pod, p.now)
+		if c.InFlight || until.IsZero() {
+			candidates = append(candidates, c)
+			continue
+		}
+		p.requeueAt(until)
+		waiting = append(waiting, loss.Waits(c))
+	}
+	return candidates, waiting
+}
+
+// pausedBy returns the loss of a budget because of which a Pod is not evicted yet, and until when. The time is zero if there is none.
+func (p *pass) pausedBy(ctx context.Context, pod budgets.Pod, now time.Time) (budgets.Loss, time.Time) {
+	loss, lost := p.observation.LossOf(pod)
+	s := p.subjects[pod.UID]
+	if !lost || s == nil {
+		return budgets.Loss{}, time.Time{}
+	}
+	return loss, p.state.pauses.after(pod.UID, loss, p.finalAttemptAfter(ctx, s.pod, time.Time{}), now)
 }
