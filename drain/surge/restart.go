@@ -216,7 +216,7 @@ func (r *restart) progressed() time.Time {
 // failure returns why a rollout in progress does not continue, as far as is known.
 func (r *restart) failure() (Refusal, string) {
 	needed := replicas(r.Deployment)
-	if interrupting, _ := interrupts(r.Deployment); interrupting == "" { // it creates a Pod before it deletes one
+	if createsFirst(r.Deployment) {
 		needed++
 	}
 	if failed := creationFailure(r.Deployment); failed != nil && creationTime(r.Deployment, failed.Message, needed) == 0 {
@@ -233,14 +233,19 @@ func interrupts(d *appsv1.Deployment) (Refusal, string) {
 	if owner := metav1.GetControllerOfNoCopy(d); owner != nil {
 		return Managed, "Deployment " + nameOf(d) + " is controlled by " + owner.Kind + " " + owner.Name + ", which would revert a restart"
 	}
+	if !createsFirst(d) {
+		return Interrupting, "Deployment " + nameOf(d) + " is not restarted: that requires a maxUnavailable of 0 Pods and a maxSurge of at least 1"
+	}
+	return "", ""
+}
+
+// createsFirst reports whether a rollout creates an available Pod before it deletes one.
+func createsFirst(d *appsv1.Deployment) bool {
 	var strategy appsv1.RollingUpdateDeployment
 	if d.Spec.Strategy.RollingUpdate != nil {
 		strategy = *d.Spec.Strategy.RollingUpdate
 	}
 	surge, surgeErr := scaled(strategy.MaxSurge, d, true)
 	unavailable, unavailableErr := scaled(strategy.MaxUnavailable, d, false)
-	if surgeErr != nil || unavailableErr != nil || surge < 1 || unavailable > 0 {
-		return Interrupting, "Deployment " + nameOf(d) + " is not restarted: that requires a maxUnavailable of 0 Pods and a maxSurge of at least 1"
-	}
-	return "", ""
+	return surgeErr == nil && unavailableErr == nil && surge >= 1 && unavailable <= 0
 }
