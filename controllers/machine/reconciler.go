@@ -68,15 +68,16 @@ type Reconciler struct {
 	controller controller.Controller
 	references *expiring.Map[types.UID, referenced] // by Machine or Cluster
 
-	volumeFacts volumeFacts
-	turns       turns
-	conditions  writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
-	memories    sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
-	blocked     sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
-	requested   sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
-	handedOver  sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
-	patches     sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
-	retryAfter  func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
+	volumeFacts  volumeFacts
+	livePolicies livePolicies
+	turns        turns
+	conditions   writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
+	memories     sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
+	blocked      sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	requested    sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
+	handedOver   sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
+	patches      sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
+	retryAfter   func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -162,7 +163,9 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, machinedrain.ParsePolicies(policies.Items))
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
 	s.unselected = s.policy == nil && unread == nil
-	s.policySettles = r.awaitPolicy(s)
+	if err := r.awaitPolicy(ctx, s); err != nil {
+		return reconcile.Result{}, err
+	}
 	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)
@@ -246,12 +249,13 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 // at a time, so it needs no lock. Each time but failedContact is since when something has lasted, zero if it does not. A restart of the
 // manager delays what depends on it.
 type memory struct {
-	failure     workload.Failure // of the reconciliation
-	unconnected time.Time        // the Node cannot be looked up without a connection: see findNode
-	policyGone  time.Time        // no policy selects the Machine: see awaitPolicy
-	otherPolicy time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
-	rulesGone   time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
-	overdue     time.Time        // the drain timeout is exceeded: see observeOverdue
+	failure      workload.Failure // of the reconciliation
+	unconnected  time.Time        // the Node cannot be looked up without a connection: see findNode
+	policyGone   time.Time        // no policy selects the Machine: see awaitPolicy
+	isPolicyGone bool             // the API server has confirmed policyGone
+	otherPolicy  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
+	rulesGone    time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
+	overdue      time.Time        // the drain timeout is exceeded: see observeOverdue
 
 	failedContact time.Time // when an attempt to reach the workload cluster last failed: see the method failedContact
 

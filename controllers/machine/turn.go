@@ -138,22 +138,6 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
 }
 
-// awaitPolicy returns until when the policy of a Machine may be replaced, so that no drain begins: no policy selects it, or another one
-// than it has recorded. The times at which that was found are kept in memory: a restart makes the wait longer.
-func (r *Reconciler) awaitPolicy(s *scope) time.Time {
-	remembered := r.memoryOf(s.machine)
-	settles := func(since *time.Time, lasts bool) time.Time {
-		if !lasts {
-			*since = time.Time{}
-			return time.Time{}
-		}
-		*since = cmp.Or(*since, s.now)
-		return machinedrain.AwaitPolicy(*since, s.now)
-	}
-	gone := settles(&remembered.policyGone, s.unselected)
-	return cmp.Or(gone, settles(&remembered.otherPolicy, machinedrain.FollowsAnother(s.machine, s.policy)))
-}
-
 // standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the
 // same may not have been reconciled yet.
 func (r *Reconciler) standing(s *scope) machinedrain.Standing {

@@ -37,6 +37,3 @@ func (s *scope) unreadProblem() *machinemaintenance.Problem {
 		Message: machinedrain.UnreadPolicyMessage(s.machine.Namespace, s.unread.Object.Name, machinedrain.FailureMessage(s.unread.Err)),
 	}
 }
-
-// awaitsPolicy reports whether no policy selects the Machine, maybe for a moment only: its hook and its drain stay as they are.
-func (s *scope) awaitsPolicy() bool { return s.unselected && !s.policySettles.IsZero() }
