@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"maps"
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,7 +66,8 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 }
 
 // ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held
-// continues. The NodeMaintenance of a Machine that no longer exists is not suspended.
+// continues, also because other labels make a policy select the Machine that ignores the hooks. The NodeMaintenance of a Machine that no
+// longer exists is not suspended.
 func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	machineChanged := func(before, after *clusterv1.Machine) {
 		if machinedrain.DrainContinues(before, after) {
@@ -73,11 +75,11 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 		}
 	}
 	return handler.Funcs{
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			switch before := e.ObjectOld.(type) {
 			case *clusterv1.Cluster:
-				if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok && machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after) {
-					c.Resume(client.ObjectKeyFromObject(after))
+				if after, ok := e.ObjectNew.(*clusterv1.Cluster); ok {
+					c.clusterChanged(ctx, before, after)
 				}
 			case *clusterv1.Machine:
 				if after, ok := e.ObjectNew.(*clusterv1.Machine); ok {
@@ -93,20 +95,34 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	}
 }
 
+func (c *Clusters) clusterChanged(ctx context.Context, before, after *clusterv1.Cluster) {
+	switch {
+	case machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after):
+		c.Resume(client.ObjectKeyFromObject(after))
+	case !maps.Equal(before.Labels, after.Labels):
+		c.resumeHeldWithoutRecord(ctx, client.InNamespace(after.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: after.Name})
+	}
+}
+
 // ResumeAfterPolicyChange handles the events of MachineDrainPolicies: it calls Resume where the change may end a hold that its Machine has
 // not recorded, because the policy ignores the hooks now. A recorded hold ends with an event of the Machine.
 func (c *Clusters) ResumeAfterPolicyChange() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, policy client.Object) []reconcile.Request {
-		machines := &clusterv1.MachineList{}
-		if err := c.management.List(ctx, machines, client.InNamespace(policy.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Machines of a MachineDrainPolicy's namespace")
-			return nil
-		}
-		for i := range machines.Items {
-			if m := &machines.Items[i]; machinedrain.MayBeHeldWithoutRecord(m) {
-				c.Resume(types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName})
-			}
-		}
+		c.resumeHeldWithoutRecord(ctx, client.InNamespace(policy.GetNamespace()))
 		return nil
 	})
+}
+
+// resumeHeldWithoutRecord calls Resume for the Clusters of the listed Machines that may be held without a record.
+func (c *Clusters) resumeHeldWithoutRecord(ctx context.Context, options ...client.ListOption) {
+	machines := &clusterv1.MachineList{}
+	if err := c.management.List(ctx, machines, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the Machines whose drains may continue")
+		return
+	}
+	for i := range machines.Items {
+		if m := &machines.Items[i]; machinedrain.MayBeHeldWithoutRecord(m) {
+			c.Resume(types.NamespacedName{Namespace: m.Namespace, Name: m.Spec.ClusterName})
+		}
+	}
 }

@@ -69,8 +69,8 @@ func TestRefusedClusters(t *testing.T) {
 	}
 }
 
-func TestResumeAfterPolicyChange(t *testing.T) {
-	t.Run("M115: a change of a policy resumes a drain whose hold is not recorded: the policy may ignore the hooks now", func(t *testing.T) {
+func TestResumeWithoutRecordOfAHold(t *testing.T) {
+	t.Run("M115: a change of a policy, or of the labels of a Cluster, resumes a drain whose hold is not recorded: a policy may ignore the hooks now", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
 			const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
@@ -78,6 +78,7 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 				m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 					Namespace: clusterA.Namespace, Name: cluster, Finalizers: []string{"deletes"}, DeletionTimestamp: &metav1.Time{Time: time.Now()},
 				}}
+				m.Labels = map[string]string{clusterv1.ClusterNameLabel: cluster}
 				m.Spec.ClusterName, m.Annotations = cluster, map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
 				for _, annotation := range annotations {
 					m.Annotations[annotation] = ""
@@ -95,6 +96,16 @@ func TestResumeAfterPolicyChange(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			g.Expect(resumed).To(ConsistOf("held"))
+			for _, name := range []string{"held", "recorded", "drains"} {
+				before := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: name}}
+				relabeled, annotated := before.DeepCopy(), before.DeepCopy()
+				relabeled.Labels, annotated.Annotations = map[string]string{"env": "prod"}, map[string]string{"env": "prod"}
+				clusters.ResumeAfterPause().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: annotated}, nil)
+				clusters.ResumeAfterPause().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: relabeled}, nil)
+				time.Sleep(time.Minute)
+			}
+			synctest.Wait()
+			g.Expect(resumed).To(ConsistOf("held", "held"))
 		})
 	})
 }

@@ -2,6 +2,7 @@ package machinedrain
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -99,8 +100,9 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 }
 
 // DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded
-// hold, or the removal of a hook of another owner whose hold was not recorded. after is nil if the Machine no longer exists: that ends the
-// suspension if the Machine was paused, held or released without a drain.
+// hold, or, if the hold was not recorded, the removal of a hook of another owner, or a change of labels, by which a policy may select the
+// Machine that ignores the hooks. after is nil if the Machine no longer exists: that ends the suspension if the Machine was paused, held or
+// released without a drain.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	if after == nil {
 		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil)) || WasSkipped(before)
@@ -111,7 +113,8 @@ func DrainContinues(before, after *clusterv1.Machine) bool {
 	hookRemoved := slices.ContainsFunc(HoldingHooks(before, nil), func(hook Hook) bool { // its owner may change the value often
 		return !slices.ContainsFunc(present, func(other Hook) bool { return other.Name == hook.Name })
 	})
-	return resumes || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
+	relabeled := MayBeHeldWithoutRecord(after) && !maps.Equal(before.Labels, after.Labels)
+	return resumes || relabeled || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
 }
 
 // MayBeHeldWithoutRecord reports whether hooks of other owners may hold or have held the drain of a Machine that has no record of that.

@@ -303,18 +303,25 @@ func TestEndOfHold(t *testing.T) {
 		reported.Annotations[hookDomain+"/approval"] = "sre, for 5 s"
 		rehooked := begins.DeepCopy()
 		rehooked.Annotations[hookDomain+"/that-may-be-ignored"] = "sre"
+		relabeled := func(m *clusterv1.Machine) *clusterv1.Machine {
+			m.Labels = map[string]string{"pool": "other"}
+			return m
+		}
 		for name, tc := range map[string]struct {
 			before, after *clusterv1.Machine
 			want          bool
 		}{
-			"the hook is replaced": {hooked(begins.DeepCopy()), rehooked, true},
-			"continues":            {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
-			"begins":               {held(), begins, false}, // no NodeMaintenance is suspended
-			"is held":              {held(), held(), false},
-			"the hook is removed before the hold is recorded": {hooked(begins.DeepCopy()), begins, true},
-			"the hook is removed, the record is not":          {hooked(held()), held(), false},
-			"the hook is added":                               {begins, hooked(begins.DeepCopy()), false},
-			"the owner changes the value of the hook":         {hooked(begins.DeepCopy()), reported, false},
+			"the labels change, so that a policy may ignore the hook": {hooked(begins.DeepCopy()), relabeled(hooked(begins.DeepCopy())), true},
+			"the labels change, and the hold is recorded":             {hooked(held()), relabeled(hooked(held())), false},
+			"the labels change, and there is no hook":                 {begins, relabeled(begins.DeepCopy()), false},
+			"the hook is replaced":                                    {hooked(begins.DeepCopy()), rehooked, true},
+			"continues":                                               {held(v1alpha1.DrainStartedAnnotation, at(95)), continued, true},
+			"begins":                                                  {held(), begins, false}, // no NodeMaintenance is suspended
+			"is held":                                                 {held(), held(), false},
+			"the hook is removed before the hold is recorded":         {hooked(begins.DeepCopy()), begins, true},
+			"the hook is removed, the record is not":                  {hooked(held()), held(), false},
+			"the hook is added":                                       {begins, hooked(begins.DeepCopy()), false},
+			"the owner changes the value of the hook":                 {hooked(begins.DeepCopy()), reported, false},
 			"resumed":                          {paused, machine(), true},
 			"is paused":                        {paused, paused, false},
 			"no longer exists, and was paused": {paused, nil, true},
