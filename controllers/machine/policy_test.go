@@ -111,6 +111,19 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 	})
 }
 
+func TestMachineWithoutHookOrPolicy(t *testing.T) {
+	t.Run("M17: the state of a drain in place that was withdrawn is removed at once if no policy selects the Machine and it has no hook", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		m := deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers, m.Annotations = nil, nil, map[string]string{v1alpha1.MachineStageAnnotation: string(v1alpha1.StageComplete)}
+		r := newReconciler(t, managementCluster(m).Build(), connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		r.requested.Store(client.ObjectKeyFromObject(m), drainRequest{uid: m.UID, at: start})
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		_, remembers := r.requested.Load(client.ObjectKeyFromObject(m))
+		g.Expect(remembers).To(BeFalse(), "no event may come for a long time")
+	})
+}
+
 // apiServerOf returns a client of an API server with a Cluster, and with a policy unless it is nil. It calls a function for each list, and
 // fails with an error unless it is nil.
 func apiServerOf(failure error, onList func(client.ObjectList), cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) client.Reader {
