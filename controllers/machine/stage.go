@@ -34,7 +34,7 @@ const eventInvalidStage = "InvalidStage"
 // It also ends a drain that another management cluster or a former deletion has left behind on the Node, also if no policy selects the
 // Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if !s.mayHaveStage() {
+	if !s.mayHaveStage() || machinedrain.IsUpdateHeld(s.machine, s.awaitsPolicy()) { // reconcileRunning follows when the hook is removed
 		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -23,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/exp/inplace"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -133,6 +135,61 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 			if !tc.ended {
 				g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonMachineDrained))
 			}
+		})
+	}
+}
+
+// TestPolicyThatIsReplacedDuringUpdate: tools replace a policy by deleting and creating it.
+func TestPolicyThatIsReplacedDuringUpdate(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for stage, action := range map[v1alpha1.NodeMaintenanceStage]v1alpha1.InPlaceUpdatesPolicy{
+		v1alpha1.StageDrain: v1alpha1.InPlaceUpdatesDrain, v1alpha1.StageCordon: v1alpha1.InPlaceUpdatesCordon,
+	} {
+		t.Run("M166: stage "+string(stage)+" before an update in place continues for three seconds after its policy was deleted", func(t *testing.T) {
+			g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+			m.DeletionTimestamp, m.Finalizers = nil, nil
+			m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+			policy := func() *v1alpha1.MachineDrainPolicy {
+				all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+				all.Spec.InPlaceUpdates = action
+				return all
+			}
+			management, remote := managementCluster(m).WithObjects(policy()).Build(), workloadCluster(m).Build()
+			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+			stored := &clusterv1.Machine{}
+			mayUpdate := func() bool {
+				decision, err := inplace.Check(t.Context(), management, client.ObjectKeyFromObject(m))
+				g.Expect(err).NotTo(HaveOccurred())
+				return decision.Allowed
+			}
+			at := func(after time.Duration) v1alpha1.NodeMaintenanceStage {
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				all := &v1alpha1.NodeMaintenanceList{}
+				g.Expect(remote.List(t.Context(), all)).To(Succeed())
+				if len(all.Items) == 0 {
+					return ""
+				}
+				return all.Items[0].Spec.Stage
+			}
+			g.Expect(at(0)).To(Equal(stage))
+			requested := stored.Annotations[v1alpha1.DrainRequestedAnnotation]
+			g.Expect(mayUpdate()).To(BeFalse())
+
+			g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
+			g.Expect(mayUpdate()).To(BeFalse(), "before the manager observes the deletion")
+			g.Expect(at(time.Second)).To(Equal(stage))
+			g.Expect(mayUpdate()).To(BeFalse())
+			g.Expect(at(3 * time.Second)).To(Equal(stage))
+			g.Expect(stored.Annotations[v1alpha1.DrainRequestedAnnotation]).To(Equal(requested), "the Machine keeps its place and its timeout")
+
+			g.Expect(management.Create(t.Context(), policy())).To(Succeed())
+			g.Expect(at(4 * time.Second)).To(Equal(stage))
+			g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
+			g.Expect(at(5 * time.Second)).To(Equal(stage))
+			g.Expect(at(9 * time.Second)).NotTo(Equal(stage))
+			g.Expect(mayUpdate()).To(BeTrue())
 		})
 	}
 }

@@ -48,6 +48,12 @@ func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStag
 	return requested
 }
 
+// IsUpdateHeld reports whether the maintenance of a running Machine before its update in place neither begins nor ends now: the policy that
+// requires it may be replaced. The Machine keeps the hook meanwhile, so that MayUpdate does not allow the update either.
+func IsUpdateHeld(m *clusterv1.Machine, awaitsPolicy bool) bool {
+	return awaitsPolicy && HasHook(m) && !isStaged(m) && IsUpdatedInPlace(m)
+}
+
 // UpdateContinues reports whether nothing ends the maintenance of a Machine: the manager has allowed its update in place, which Cluster API
 // has not completed, and no stage annotation decides. The updater may have stopped the kubelet. So this does not depend on the policy,
 // which may be missing only for a moment.
@@ -117,8 +123,10 @@ func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allow
 		return false, "The Machine is being deleted"
 	case !IsUpdatedInPlace(m):
 		return false, "The Machine has no annotation " + clusterv1.UpdateInProgressAnnotation + ": the update has completed or was withdrawn"
-	case !UpdateAllowed(m) && policy == nil && !isStaged(m) && RequestedAt(m) != nil: // tools replace a policy by deleting and creating it
+	case !UpdateAllowed(m) && policy == nil && !isStaged(m) && RequestedAt(m) != nil:
 		return false, "Waiting for the end of the drain that was requested for the update: no MachineDrainPolicy selects the Machine any more"
+	case !UpdateAllowed(m) && policy == nil && HasHook(m): // tools replace a policy by deleting and creating it
+		return false, "Waiting for the removal of the hook: no MachineDrainPolicy selects the Machine any more, but its policy may be replaced"
 	case UpdateAllowed(m), required == "":
 		return true, ""
 	default:

@@ -178,6 +178,8 @@ func TestMayUpdate(t *testing.T) {
 	requested, stagedBefore := updated(), updated(staged, "Drain")
 	machinedrain.RequestDrain(time.Unix(1_800_000_000, 0))(requested)
 	machinedrain.RequestDrain(time.Unix(1_800_000_000, 0))(stagedBefore)
+	selected := updated()
+	machinedrain.SetHook(selected)
 	for name, test := range map[string]struct {
 		machine *clusterv1.Machine
 		policy  *v1alpha1.MachineDrainPolicy
@@ -186,6 +188,7 @@ func TestMayUpdate(t *testing.T) {
 		"M85: allows an update without a policy":                          {updated(), nil, ""},
 		"M85: waits until a drain whose policy is gone was withdrawn":     {requested, nil, "the drain that was requested for the update"},
 		"M85: allows an update after a user's drain without a policy":     {stagedBefore, nil, ""},
+		"M166: waits without a policy until the hook is removed":          {selected, nil, "the removal of the hook"},
 		"M85: allows an update that the policy ignores":                   {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
 		"M85: allows an update after the drain":                           {updated(allowed, "Drained"), nil, ""},
 		"M85: does not trust a copy of the permission of another Machine": {updated(allowed, "Drained/other"), drain, "to begin stage Drain"},

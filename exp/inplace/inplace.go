@@ -21,10 +21,14 @@
 // Node. An update that fails is repeated by Cluster API, and the Node stays as it is until an update succeeds. If the drain exceeds
 // nodeDrainTimeoutSeconds of the Machine, the update is allowed, as the Machine would be deleted.
 //
-// Without the manager the outcome depends on the policy. If the CRD of MachineDrainPolicies does not exist, if no policy selects the
-// Machine, if inPlaceUpdates is Ignore, or if the Machine has the annotation machine.cluster.x-k8s.io/exclude-node-draining, the update is
-// allowed at once. If a policy requires a maintenance, the update waits until a manager has carried it out. It also waits while the
-// management cluster cannot be read, while the Cluster or Machine is paused, and while its Node does not exist.
+// Without the manager the outcome depends on the policy. If the CRD of MachineDrainPolicies does not exist or no policy selects the
+// Machine, and the Machine has no hook, if inPlaceUpdates is Ignore, or if the Machine has the annotation
+// machine.cluster.x-k8s.io/exclude-node-draining, the update is allowed at once. If a policy requires a maintenance, the update waits
+// until a manager has carried it out. It also waits while the management cluster cannot be read, while the Cluster or Machine is paused,
+// and while its Node does not exist.
+//
+// A Machine with the hook pre-drain.delete.hook.machine.cluster.x-k8s.io/node-maintenance was selected by a policy. If none selects it
+// now, its policy may be replaced: the update waits until the manager has removed the hook, which takes three seconds.
 //
 // # Access
 //
