@@ -136,13 +136,18 @@ func (r *Reconciler) answersSince(ctx context.Context, s *scope, t time.Time) bo
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
 // from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one. None is
-// wanted for a Machine that the watch filter does not select.
+// wanted for a Machine that the watch filter does not select. If no policy selects a Machine that has the hook, its policy may be replaced:
+// its NodeMaintenance stays until the machine controller removes the hook.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
-	if !r.Filter.Selects(machine) {
+	policy, isSelected := s.policyOf(machine), r.Filter.Selects(machine)
+	if !isSelected {
 		wanted = ""
 	}
-	requested, problem := machinedrain.RequestedStage(machine, s.policyOf(machine))
+	requested, problem := machinedrain.RequestedStage(machine, policy)
 	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) {
+		return nil
+	}
+	if isSelected && policy == nil && machinedrain.HasHook(machine) { // the event of the removed hook follows
 		return nil
 	}
 	present := s.present[client.ObjectKeyFromObject(machine)]
@@ -153,7 +158,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Mac
 		return nil
 	default:
 		_, _, err := r.Maintenances.Ensure(ctx, s.remote, machinemaintenance.Request{
-			Cluster: s.cluster, Machine: machine, Policy: s.policyOf(machine), Stage: wanted, For: v1alpha1.RequestedForRollout,
+			Cluster: s.cluster, Machine: machine, Policy: policy, Stage: wanted, For: v1alpha1.RequestedForRollout,
 		})
 		return err
 	}

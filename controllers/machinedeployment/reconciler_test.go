@@ -126,6 +126,18 @@ func TestMachineThatLeaves(t *testing.T) {
 				m.Labels[clusterv1.MachineDeploymentNameLabel] = "other"
 			}, stays: true,
 		},
+		"M24: restores the Node of a Machine that no policy selects any more": {
+			leave: func(*clusterv1.Machine, *clusterv1.MachineDeployment) {},
+		},
+		"M167: keeps it cordoned while the Machine has the hook, since its policy may be replaced": {
+			leave: func(m *clusterv1.Machine, _ *clusterv1.MachineDeployment) { machinedrain.SetHook(m) }, stays: true,
+		},
+		"M105: restores the Node of a Machine with the hook that the watch filter does not select any more": {
+			leave: func(m *clusterv1.Machine, _ *clusterv1.MachineDeployment) {
+				machinedrain.SetHook(m)
+				delete(m.Labels, clusterv1.WatchLabel)
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, deployment, cordon, remote := cordonedByRollout(t, tc.leave, interceptor.Funcs{})
