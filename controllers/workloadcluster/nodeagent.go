@@ -25,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
@@ -34,6 +35,9 @@ import (
 // agent again, 0 if the next check of the Cluster suffices.
 func (r *Reconciler) ensureNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster, prepared bool) (after time.Duration, err error) {
 	wanted, undecided, err := r.wantsNodeAgent(ctx, r.Client, cluster)
+	if wanted || undecided != "" {
+		r.unwanted.Delete(client.ObjectKeyFromObject(cluster))
+	}
 	switch {
 	case err != nil:
 		return 0, err
@@ -176,7 +180,8 @@ func containersOf(daemonSet *unstructured.Unstructured) []map[string]any {
 
 // removeNodeAgent removes the DaemonSet of the node agent, if this management cluster has installed it. It keeps the namespace and the
 // roles, which have no effect without the agents. Policies that are not in the cache may enable the agent: they were just created, or the
-// deletion of their CRD has removed them. While agents may hold static Pods, which nothing else restores, the DaemonSet is kept.
+// deletion of their CRD has removed them. A tool may replace a policy: the DaemonSet is kept for rules.GoneCounts, since an agent that is
+// removed delays no shutdown. While agents may hold static Pods, which nothing else restores, the DaemonSet is kept, too.
 func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cluster *clusterv1.Cluster) (after time.Duration, err error) {
 	present, err := findNodeAgent(ctx, live)
 	switch {
@@ -190,10 +195,12 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 	if undecided != "" {
 		r.reportUnchanged(ctx, cluster, undecided)
 	}
+	key := client.ObjectKeyFromObject(cluster)
 	if err != nil || !unwanted {
+		r.unwanted.Delete(key)
 		return drainingCheckInterval, err
 	}
-	key := client.ObjectKeyFromObject(cluster)
+	since, _ := r.unwanted.LoadOrStore(key, r.Clock.Now())
 	if holding, err := r.holdingNodes(ctx, live); err != nil || holding != "" {
 		why := "it restores the static Pods of Node " + holding + " first, when no NodeMaintenance drains them any more"
 		if err == nil {
@@ -209,6 +216,10 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 			return wait, nil
 		}
 	}
+	wait := since.(time.Time).Add(rules.GoneCounts).Sub(r.Clock.Now()) //nolint:forcetypeassert // nothing else is stored
+	if wait > 0 && r.NodeAgentImage != "" {
+		return wait, nil
+	}
 	uid, version := present.GetUID(), present.GetResourceVersion() // another management cluster may claim it
 	if err := live.Delete(ctx, present, client.Preconditions{UID: &uid, ResourceVersion: &version}); workload.IgnoreDoesNotExist(err) != nil {
 		return 0, errors.Wrap(err, "removing the node agent")
@@ -216,6 +227,7 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 	ctrl.LoggerFrom(ctx).Info("Removed the node agent")
 	r.claimed.Delete(key)
 	r.holding.Delete(key)
+	r.unwanted.Delete(key)
 	return 0, nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -179,14 +180,44 @@ func TestNodeAgentIsRemoved(t *testing.T) {
 	} {
 		t.Run("S71: the node agent is removed: "+name, func(t *testing.T) {
 			s := newAgentScene(t)
+			now := clocktesting.NewFakePassiveClock(time.Now())
+			s.Clock = now
 			s.ensure()
 			s.Expect(s.agent()).NotTo(BeNil())
 			change(s)
-			_, _ = s.Reconcile(s.Context(), reconcile.Request{NamespacedName: s.key})
+			for range 2 { // another policy may replace it within three seconds
+				_, _ = s.Reconcile(s.Context(), reconcile.Request{NamespacedName: s.key})
+				now.SetTime(now.Now().Add(rules.GoneCounts))
+			}
 			s.Expect(s.agent()).To(BeNil())
 			s.Expect(s.events()).NotTo(ContainElement(ContainSubstring(eventNodeAgentUnchanged)))
 		})
 	}
+}
+
+func TestNodeAgentOfAPolicyThatIsReplaced(t *testing.T) {
+	t.Run("S71: the node agent stays for three seconds after its policy was deleted", func(t *testing.T) {
+		s := newAgentScene(t)
+		start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		now := clocktesting.NewFakePassiveClock(start)
+		s.Clock = now
+		at := func(after time.Duration) (isInstalled bool) {
+			now.SetTime(start.Add(after))
+			s.ensure()
+			return s.agent() != nil
+		}
+		policy := s.policy()
+		policy.ResourceVersion = ""
+		s.Expect(at(0)).To(BeTrue())
+		s.Expect(s.Client.Delete(s.Context(), s.policy())).To(Succeed())
+		s.Expect(at(time.Second)).To(BeTrue())
+		s.Expect(at(3 * time.Second)).To(BeTrue())
+		s.Expect(s.Client.Create(s.Context(), policy)).To(Succeed())
+		s.Expect(at(10 * time.Second)).To(BeTrue())
+		s.Expect(s.Client.Delete(s.Context(), s.policy())).To(Succeed())
+		s.Expect(at(11*time.Second)).To(BeTrue(), "the policy was deleted again a moment ago")
+		s.Expect(at(14 * time.Second)).To(BeFalse())
+	})
 }
 
 func invalidSelector(spec *v1alpha1.MachineDrainPolicySpec) {
@@ -376,7 +407,8 @@ func TestNodeAgentIsKept(t *testing.T) {
 func TestNodeAgentOfTwoManagementClusters(t *testing.T) {
 	owner := func(s *agentScene) string { return s.agent().Annotations[v1alpha1.OwnerManagementClusterAnnotation] }
 	t.Run("S72: the management cluster that connects last keeps the node agent, and both leave it to that one", func(t *testing.T) {
-		here := newAgentScene(t)
+		here, now := newAgentScene(t), clocktesting.NewFakePassiveClock(time.Now())
+		here.Clock = now
 		there := &agentScene{T: t, WithT: here.WithT, key: here.key, remote: here.remote}
 		there.Reconciler, _ = over(here.remote)
 		there.NodeAgentImage, there.ManagementCluster = "agent:v1", "there"
@@ -392,6 +424,8 @@ func TestNodeAgentOfTwoManagementClusters(t *testing.T) {
 		here.Expect(owner(here)).To(Equal("here"), "the other management cluster may be gone")
 
 		here.setPolicy(func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NodeAgent = v1alpha1.NodeAgentDisabled })
+		here.ensure()
+		now.SetTime(now.Now().Add(rules.GoneCounts))
 		here.ensure()
 		here.Expect(here.agent()).To(BeNil())
 		there.ensure()

@@ -87,6 +87,7 @@ type Reconciler struct {
 	recorder record.EventRecorder
 	checks   sync.Map // of check, by the Cluster's namespace and name
 	claimed  sync.Map // the Clusters whose node agent this manager has claimed since they were connected, see own
+	unwanted sync.Map // since when no policy enables the node agent that is installed, of time.Time, by the Cluster's namespace and name
 	holding  sync.Map // when agents to be removed were last seen to hold static Pods, of time.Time, by the Cluster's namespace and name
 }
 
@@ -293,6 +294,7 @@ func (r *Reconciler) forget(cluster types.NamespacedName) {
 	r.checks.Delete(cluster)
 	r.claimed.Delete(cluster)
 	r.holding.Delete(cluster)
+	r.unwanted.Delete(cluster)
 }
 
 // reportRestored logs and counts what was restored, and records an event on the Cluster.
