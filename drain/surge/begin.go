@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -133,6 +134,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
+		case strings.HasPrefix(pod.Message, scaling(o.Deployment)): // this surge has not ended, but its record is gone
+			reports = append(reports, refuse(pod, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge"))
 		case !pod.isRequested():
 			reports = append(reports, refuse(pod, NotRequested, notRequested))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:

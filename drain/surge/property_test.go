@@ -81,6 +81,13 @@ func TestSurgeHolds(t *testing.T) {
 				w.undo(rapid.SampledFrom(copies).Draw(t, "annotations"))
 				interfered, undone = true, true
 			},
+			"replace": func(*rapid.T) {
+				if interfered, undone = true, true; scaled {
+					w.replace(*w.deployment.Spec.Replicas)
+				} else {
+					w.replace(declared)
+				}
+			},
 			"": func(t *rapid.T) {
 				if !interfered && w.available() < int(declared) {
 					t.Fatalf("%d of %d are available", w.available(), declared)

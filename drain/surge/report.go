@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -96,8 +97,12 @@ func (s *surging) scalingMessage() string {
 	if s.b.Autoscaler != nil {
 		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
-	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas,
-		text.Count(s.b.Surged, "replica"), by)
+	return fmt.Sprintf("%sfrom %d to %s%s.", scaling(s.Deployment), s.b.Replicas, text.Count(s.b.Surged, "replica"), by)
+}
+
+// scaling is the beginning of scalingMessage, which is the same in each round.
+func scaling(d *appsv1.Deployment) string {
+	return "Adding replicas before Pods are removed: Deployment " + nameOf(d) + " is scaled "
 }
 
 // RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the

@@ -376,6 +376,12 @@ func (w *world) undo(annotations map[string]string) {
 	w.deployment.Generation++
 }
 
+// replace simulates a tool that replaces the whole Deployment by its manifest, as `kubectl replace` does.
+func (w *world) replace(replicas int32) {
+	w.scale(replicas)
+	w.deployment.Labels, w.deployment.Annotations = nil, nil
+}
+
 func (w *world) scale(n int32) {
 	w.deployment = w.deployment.DeepCopy()
 	w.deployment.Spec.Replicas = &n
