@@ -254,6 +254,7 @@ type memory struct {
 	policyGone   time.Time        // no policy selects the Machine: see awaitPolicy
 	isPolicyGone bool             // the API server has confirmed policyGone
 	otherPolicy  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
+	unrequired   time.Time        // nothing requires the maintenance before an update in place: see heldUpdate
 	rulesGone    time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue      time.Time        // the drain timeout is exceeded: see observeOverdue
 

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // eventInvalidStage on a Machine means that its stage annotation has an invalid value.
@@ -34,7 +36,7 @@ const eventInvalidStage = "InvalidStage"
 // It also ends a drain that another management cluster or a former deletion has left behind on the Node, also if no policy selects the
 // Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if !s.mayHaveStage() || machinedrain.IsUpdateHeld(s.machine, s.awaitsPolicy()) { // reconcileRunning follows when the hook is removed
+	if !s.mayHaveStage() {
 		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
@@ -44,12 +46,15 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	if s.policy == nil { // the stage annotation has no effect
 		wanted = ""
 	}
+	held := r.heldUpdate(s, stage)
 	var condition metav1.Condition
 	switch {
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
 		return reconcile.Result{}, nil // the policy does not require a stage any more
+	case held > 0:
+		return reconcile.Result{RequeueAfter: held}, nil
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:
@@ -65,6 +70,18 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
+}
+
+// heldUpdate returns for how long the maintenance of a Node before an update in place stays as it is although nothing requires it any more:
+// the policy that requires it may be replaced.
+func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) time.Duration {
+	since := &r.memoryOf(s.machine).unrequired
+	if stage != "" || !machinedrain.IsBeforeUpdate(s.machine, s.maintenance) {
+		*since = time.Time{}
+		return 0
+	}
+	*since = cmp.Or(*since, s.now)
+	return max(0, since.Add(rules.GoneCounts).Sub(s.now))
 }
 
 // endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines

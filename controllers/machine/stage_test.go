@@ -123,9 +123,10 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).
 				Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
-			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
+			now := time.Now()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clocktesting.NewFakePassiveClock(now))
+			g.Expect(reconcileAt(t, r, machine, now)).To(Succeed())
+			g.Expect(reconcileAt(t, r, machine, now.Add(rules.GoneCounts))).To(Succeed())
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 			ended := m.Spec.Stage == v1alpha1.StageComplete
 			g.Expect(ended).To(Equal(tc.ended))
@@ -142,19 +143,26 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 // TestPolicyThatIsReplacedDuringUpdate: tools replace a policy by deleting and creating it.
 func TestPolicyThatIsReplacedDuringUpdate(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for stage, action := range map[v1alpha1.NodeMaintenanceStage]v1alpha1.InPlaceUpdatesPolicy{
-		v1alpha1.StageDrain: v1alpha1.InPlaceUpdatesDrain, v1alpha1.StageCordon: v1alpha1.InPlaceUpdatesCordon,
+	ignores := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "default"}}
+	for name, tc := range map[string]struct {
+		stage  v1alpha1.NodeMaintenanceStage
+		action v1alpha1.InPlaceUpdatesPolicy
+		others []client.Object
+	}{
+		"the drain":  {v1alpha1.StageDrain, v1alpha1.InPlaceUpdatesDrain, nil},
+		"the cordon": {v1alpha1.StageCordon, v1alpha1.InPlaceUpdatesCordon, nil},
+		"the drain, also if another policy selects the Machine meanwhile,": {v1alpha1.StageDrain, v1alpha1.InPlaceUpdatesDrain, []client.Object{ignores}},
 	} {
-		t.Run("M166: stage "+string(stage)+" before an update in place continues for three seconds after its policy was deleted", func(t *testing.T) {
-			g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		t.Run("M166: "+name+" before an update in place continues for three seconds after its policy was deleted", func(t *testing.T) {
+			g, m, stage := NewWithT(t), deletedWorkers(start, "a")[0], tc.stage
 			m.DeletionTimestamp, m.Finalizers = nil, nil
 			m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
 			policy := func() *v1alpha1.MachineDrainPolicy {
 				all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-				all.Spec.InPlaceUpdates = action
+				all.Spec.InPlaceUpdates = tc.action
 				return all
 			}
-			management, remote := managementCluster(m).WithObjects(policy()).Build(), workloadCluster(m).Build()
+			management, remote := managementCluster(m).WithObjects(policy()).WithObjects(tc.others...).Build(), workloadCluster(m).Build()
 			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
 			stored := &clusterv1.Machine{}

@@ -48,10 +48,11 @@ func ContinuedStage(m *clusterv1.Machine, requested v1alpha1.NodeMaintenanceStag
 	return requested
 }
 
-// IsUpdateHeld reports whether the maintenance of a running Machine before its update in place neither begins nor ends now: the policy that
-// requires it may be replaced. The Machine keeps the hook meanwhile, so that MayUpdate does not allow the update either.
-func IsUpdateHeld(m *clusterv1.Machine, awaitsPolicy bool) bool {
-	return awaitsPolicy && HasHook(m) && !isStaged(m) && IsUpdatedInPlace(m)
+// IsBeforeUpdate reports whether a NodeMaintenance, which may be nil, was requested for the update in place of a running Machine that has
+// not completed, and not by a stage annotation.
+func IsBeforeUpdate(m *clusterv1.Machine, maintenance *v1alpha1.NodeMaintenance) bool {
+	return !isStaged(m) && IsUpdatedInPlace(m) && maintenance != nil && maintenance.Spec.Stage != v1alpha1.StageComplete &&
+		maintenance.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForStage
 }
 
 // UpdateContinues reports whether nothing ends the maintenance of a Machine: the manager has allowed its update in place, which Cluster API
@@ -123,9 +124,9 @@ func MayUpdate(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) (allow
 		return false, "The Machine is being deleted"
 	case !IsUpdatedInPlace(m):
 		return false, "The Machine has no annotation " + clusterv1.UpdateInProgressAnnotation + ": the update has completed or was withdrawn"
-	case !UpdateAllowed(m) && policy == nil && !isStaged(m) && RequestedAt(m) != nil:
-		return false, "Waiting for the end of the drain that was requested for the update: no MachineDrainPolicy selects the Machine any more"
-	case !UpdateAllowed(m) && policy == nil && HasHook(m): // tools replace a policy by deleting and creating it
+	case !UpdateAllowed(m) && required == "" && !isStaged(m) && RequestedAt(m) != nil: // a policy that requires it may be replaced
+		return false, "Waiting for the end of the drain that was requested for the update: no MachineDrainPolicy requires it any more"
+	case !UpdateAllowed(m) && policy == nil && HasHook(m):
 		return false, "Waiting for the removal of the hook: no MachineDrainPolicy selects the Machine any more, but its policy may be replaced"
 	case UpdateAllowed(m), required == "":
 		return true, ""

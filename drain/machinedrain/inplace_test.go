@@ -188,6 +188,7 @@ func TestMayUpdate(t *testing.T) {
 		"M85: allows an update without a policy":                          {updated(), nil, ""},
 		"M85: waits until a drain whose policy is gone was withdrawn":     {requested, nil, "the drain that was requested for the update"},
 		"M85: allows an update after a user's drain without a policy":     {stagedBefore, nil, ""},
+		"M166: waits until a drain that no policy requires was withdrawn": {requested, inPlace(v1alpha1.InPlaceUpdatesIgnore), "the drain that was requested"},
 		"M166: waits without a policy until the hook is removed":          {selected, nil, "the removal of the hook"},
 		"M85: allows an update that the policy ignores":                   {updated(), inPlace(v1alpha1.InPlaceUpdatesIgnore), ""},
 		"M85: allows an update after the drain":                           {updated(allowed, "Drained"), nil, ""},

@@ -151,6 +151,42 @@ func TestInPlaceUpdates(t *testing.T) {
 		}, soon, pace).Should(Succeed())
 	})
 
+	t.Run("M166: neither allows an update nor ends the drain before it while the policy is replaced", func(t *testing.T) {
+		s := all.sub(t)
+		s.withMachines("replaced")
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain })
+		s.create(s.workload.Client, budget("replaced", 0))
+		s.run(bare("on-replaced", "replaced", withApp("replaced")))
+		s.change("replaced", func(m *clusterv1.Machine) {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, clusterv1.UpdateInProgressAnnotation, "")
+		})
+		s.expectCondition("replaced", metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)
+		drain := s.maintenanceOf("replaced")
+		allowed := func(g Gomega) bool {
+			decision, err := inplace.Check(s.Context(), u.management, keyOf("replaced"))
+			g.Expect(err).NotTo(HaveOccurred())
+			return decision.Allowed
+		}
+		for range 2 {
+			policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
+			s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed())
+			s.Consistently(allowed, time.Second, pace).Should(BeFalse())
+			policy.ResourceVersion, policy.UID = "", ""
+			s.create(s.fleet.Client, policy)
+			s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.TurnPatienceSeconds += 60 }) // the manager has observed the policy
+		}
+		s.Expect(allowed(s)).To(BeFalse())
+		s.Expect(s.maintenanceOf("replaced").UID).To(Equal(drain.UID))
+		s.Expect(s.maintenanceOf("replaced").Spec.Stage).To(Equal(v1alpha1.StageDrain))
+		s.Expect(s.nodeWrites("replaced").Where(setsSchedulable)).To(BeEmpty())
+		s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) { p.Spec.TurnPatienceSeconds = 0 })
+		s.Expect(s.workload.Client.Delete(s.Context(), budget("replaced", 0))).To(Succeed())
+		s.Eventually(allowed, eventually, pace).Should(BeTrue())
+		s.Expect(s.evictions().Succeeded().Names()).To(ContainElement("on-replaced"))
+		s.change("replaced", func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.UpdateInProgressAnnotation) })
+		s.expectReleased("replaced")
+	})
+
 	t.Run("M84: never allows an update because of the drain of the previous one", func(t *testing.T) {
 		s := all.sub(t)
 		s.withMachines("alone")
