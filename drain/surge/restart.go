@@ -167,8 +167,8 @@ func (r *restart) wasRestarted(pod Leaving) bool {
 	return r.isReported(pod) && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
 }
 
-// restartTime is for how long a restart that was reported is written again. A write may fail because the Deployment has changed, or wait
-// for another leader.
+// restartTime is for how long a restart that was reported is written again, or minReplicas of an autoscaler. A write may fail because the
+// object has changed, or wait for another leader.
 const restartTime = time.Minute
 
 func (r *restart) restartingMessage() string {

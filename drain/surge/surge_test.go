@@ -511,6 +511,22 @@ func TestRolloutUndo(t *testing.T) {
 			}
 		})
 	}
+	t.Run("E25: a tool that replaces the HorizontalPodAutoscaler again and again ends the surge after a minute, and the Pod is evicted", func(t *testing.T) {
+		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
+		leaving, manifest, last := w.observed().Leaving[0].UID, w.autoscaler.DeepCopy(), begin
+		for range 120 {
+			if d := w.step(); d.Event != nil && d.Event.Reason == surge.EventSurged {
+				last = w.now
+				w.settle()
+				w.autoscaler = manifest.DeepCopy()
+			}
+			w.settle()
+			w.now = w.now.Add(3 * time.Second)
+		}
+		if last.After(begin.Add(time.Minute)) || w.refusals[leaving] != surge.Edited || len(w.deployment.Labels)+len(w.autoscaler.Annotations) > 0 {
+			t.Errorf("surged until %v, refused: %v, %v", last, w.refusals, w.deployment)
+		}
+	})
 	t.Run("E63: an undo after Pods were marked restores their deletion cost", func(t *testing.T) {
 		w := surged(1, 1)
 		w.settle()

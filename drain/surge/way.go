@@ -1,6 +1,9 @@
 package surge
 
 import (
+	"slices"
+	"strings"
+
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,6 +110,14 @@ type byAutoscaler struct {
 
 func (w byAutoscaler) raised() bool { return w.autoscaler != nil && noteOf(w.autoscaler) != nil }
 
+// wasRaised reports whether the autoscaler has no note any more: a tool has replaced it. That it is raised is reported to the Pods before
+// the write, which may fail, and is repeated for restartTime.
+func (w byAutoscaler) wasRaised() bool {
+	return !w.raised() && w.b.Returning == nil && slices.ContainsFunc(w.Leaving, func(pod Leaving) bool {
+		return w.b.includes(pod.UID) && strings.HasPrefix(pod.Message, scaling(w.Deployment)) && !w.Now.Before(pod.Progress.Add(restartTime))
+	})
+}
+
 func (w byAutoscaler) minEdited() bool {
 	switch {
 	case w.autoscaler == nil:
@@ -120,7 +131,7 @@ func (w byAutoscaler) minEdited() bool {
 
 func (w byAutoscaler) edited() (what, actor string) {
 	switch {
-	case w.autoscaler == nil:
+	case w.autoscaler == nil || w.wasRaised():
 		return "the HorizontalPodAutoscaler", anotherActor
 	case w.minEdited():
 		field := "minReplicas"
