@@ -3,6 +3,7 @@ package surge_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -347,6 +348,14 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+func asNumber(t *rapid.T, value string) int64 {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // TestRestartOnce applies random sequences of actions: drains begin and end, controllers reconcile early or late, the manager crashes after
 // any write, and another actor restores the template.
 //
@@ -373,7 +382,7 @@ func TestRestartOnce(t *testing.T) {
 			if slices.ContainsFunc(r.begun, func(start time.Time) bool { return !last.IsZero() && !start.After(last) }) {
 				t.Fatalf("restarted at %s, and again at %s, drains in progress since %v", last, r.now, r.begun)
 			}
-			last = r.now
+			last = time.Unix(asNumber(t, r.deployment.Labels[v1alpha1.RestartedAt]), 0) // when it was reported, which is before the write
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"decide": func(t *rapid.T) {
