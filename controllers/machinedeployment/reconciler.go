@@ -136,19 +136,14 @@ func (r *Reconciler) answersSince(ctx context.Context, s *scope, t time.Time) bo
 
 // apply moves a Machine's NodeMaintenance to the wanted stage, or completes it if the stage is empty. Stages only move forward: to change
 // from Cordon to Idle, apply completes the NodeMaintenance, and the event of its deletion triggers the creation of another one. None is
-// wanted for a Machine that the watch filter does not select. If no policy selects a Machine that has the hook, its policy may be replaced:
-// its NodeMaintenance stays until the machine controller removes the hook.
+// wanted for a Machine that the watch filter does not select.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
-	policy, isSelected := s.policyOf(machine), r.Filter.Selects(machine)
-	if !isSelected {
+	policy := s.policyOf(machine)
+	if r.isLeft(machine, policy) {
+		return nil
+	}
+	if !r.Filter.Selects(machine) {
 		wanted = ""
-	}
-	requested, problem := machinedrain.RequestedStage(machine, policy)
-	if !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) {
-		return nil
-	}
-	if isSelected && policy == nil && machinedrain.HasHook(machine) { // the event of the removed hook follows
-		return nil
 	}
 	present := s.present[client.ObjectKeyFromObject(machine)]
 	switch {
@@ -162,4 +157,12 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Mac
 		})
 		return err
 	}
+}
+
+// isLeft reports whether the NodeMaintenance of a Machine stays as it is: the Machine is being deleted or paused, another actor requests a
+// maintenance, or no policy selects the Machine. A policy may be replaced, so that counts until the machine controller removes the hook.
+func (r *Reconciler) isLeft(machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+	requested, problem := machinedrain.RequestedStage(machine, policy)
+	return !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) ||
+		policy == nil && machinedrain.HasHook(machine) && r.Filter.Selects(machine)
 }
