@@ -66,6 +66,7 @@ type drainedPod struct {
 // decides.
 func (r *Reconciler) evacuate(ctx context.Context, s *scope) (bool, error) {
 	c := planinput.ComponentOf(s.maintenance.Name, s.drains(), s.now)
+	c.DaemonSetsKept = planinput.DaemonSetsKept(s.others)
 	pods, observed, err := r.observePods(ctx, s, c)
 	if err != nil || !observed {
 		return err == nil, err

@@ -14,6 +14,9 @@ import (
 type Observation struct {
 	Maintenances []Maintenance
 	Pods         []Pod
+	// DaemonSetsKept are the names of Nodes for which no new rows for the Pods of DaemonSets are published, see
+	// Maintenance.ServesDeletion: the NodeMaintenance of a deleted Machine is not in stage Drain yet.
+	DaemonSetsKept sets.Set[string]
 }
 
 // Maintenance is a NodeMaintenance whose stage is Drain.

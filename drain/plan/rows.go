@@ -148,7 +148,7 @@ func (n *node) rows() reaches {
 		limiting = n.maintenances
 	}
 	rows := leastPowerful(limiting)
-	if slices.ContainsFunc(n.maintenances, (*maintenance).keepsDaemonSets) {
+	if n.daemonSetsKept || slices.ContainsFunc(n.maintenances, (*maintenance).keepsDaemonSets) {
 		maps.DeleteFunc(rows, func(key rowKey, _ reach) bool { return key.rank == rankDaemonSet })
 	}
 	for key, to := range n.floor {

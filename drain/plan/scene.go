@@ -36,6 +36,8 @@ type node struct {
 	maintenances []*maintenance // oldest first
 	pods         []*pod
 	floor        reaches // what has been published
+
+	daemonSetsKept bool // see Observation.DaemonSetsKept
 }
 
 type pod struct {
@@ -53,6 +55,7 @@ func newScene(o Observation) *scene {
 
 	s.nodes = slices.SortedFunc(maps.Values(byName), func(a, b *node) int { return cmp.Compare(a.name, b.name) })
 	for _, n := range s.nodes {
+		n.daemonSetsKept = o.DaemonSetsKept.Has(n.name)
 		for _, m := range n.maintenances {
 			m.nodes = append(m.nodes, n)
 		}

@@ -30,6 +30,8 @@ type Component struct {
 	Maintenances []plan.Maintenance
 	// Nodes are the names of all Nodes, Unreachable those of the unreachable ones.
 	Nodes, Unreachable sets.Set[string]
+	// DaemonSetsKept are the names of Nodes whose Pods of DaemonSets stay, see the function of this name.
+	DaemonSetsKept sets.Set[string]
 
 	members   map[string]*member   // by name
 	selecting map[string][]*member // the NodeMaintenances that select a Node, by its name
@@ -56,11 +58,11 @@ func (c *Component) Problems(maintenance string) []rules.Problem {
 
 // Decide returns the targets of the component, none on the Nodes that wait because of maxParallelNodes.
 func (c *Component) Decide(pods []plan.Pod, turns nodeselection.Turns) plan.Decision {
-	all := plan.Decide(plan.Observation{Maintenances: c.Maintenances, Pods: pods})
+	all := plan.Decide(plan.Observation{Maintenances: c.Maintenances, Pods: pods, DaemonSetsKept: c.DaemonSetsKept})
 	if turns.Waiting.Len() == 0 {
 		return all
 	}
-	decision := plan.Decide(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods})
+	decision := plan.Decide(plan.Observation{Maintenances: c.without(turns.Waiting), Pods: pods, DaemonSetsKept: c.DaemonSetsKept})
 	decision.Kept = all.Kept
 	for name, maintenance := range decision.Maintenances {
 		live := len(maintenance.Nodes) > 0 && !maintenance.Drained
@@ -181,6 +183,26 @@ func newMember(m *v1alpha1.NodeMaintenance) *member {
 	}
 }
 
+// DaemonSetsKept returns the names of the Nodes of deleted Machines whose NodeMaintenances are in stage Cordon, because they wait for a
+// turn, and skip the Pods of DaemonSets: these detach the volumes after the drain.
+func DaemonSetsKept(maintenances []v1alpha1.NodeMaintenance) sets.Set[string] {
+	kept := sets.New[string]()
+	for i := range maintenances {
+		m := &maintenances[i]
+		if m.Spec.Stage == v1alpha1.StageCordon && m.DeletionTimestamp.IsZero() && servesDeletion(m) &&
+			slices.Contains(newMember(m).matcher.SkippedTypes(), v1alpha1.PodTypeDaemonSet) {
+			names, _ := nodeselection.Names(m)
+			kept.Insert(names...)
+		}
+	}
+	return kept
+}
+
+func servesDeletion(m *v1alpha1.NodeMaintenance) bool {
+	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
+	return serves && m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion
+}
+
 func (d Drain) planned(now time.Time) plan.Maintenance {
 	m := d.Maintenance
 	_, serves := m.Annotations[v1alpha1.OwnerMachineAnnotation]
@@ -191,7 +213,7 @@ func (d Drain) planned(now time.Time) plan.Maintenance {
 		Plan:           m.Spec.DrainPlan,
 		PlanDefaults:   m.Spec.DrainPlanDefaults,
 		ServesMachine:  serves,
-		ServesDeletion: serves && m.Annotations[v1alpha1.RequestedForAnnotation] == v1alpha1.RequestedForDeletion,
+		ServesDeletion: servesDeletion(m),
 		Suspended:      d.Suspended,
 		Published:      progress.Targets(&m.Status),
 	}

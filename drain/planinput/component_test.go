@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
@@ -56,6 +57,48 @@ func TestServesMachine(t *testing.T) { // R47, M130: only the NodeMaintenance of
 	}, now)
 	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesMachine", false), HaveField("ServesMachine", true), HaveField("ServesMachine", true)))
 	g.Expect(c.Maintenances).To(HaveExactElements(HaveField("ServesDeletion", false), HaveField("ServesDeletion", false), HaveField("ServesDeletion", true)))
+}
+
+func TestDaemonSetsKept(t *testing.T) {
+	maintenance := func(name string, stage v1alpha1.NodeMaintenanceStage, purpose string, rules ...v1alpha1.DrainRule) v1alpha1.NodeMaintenance {
+		m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		m.Spec.Stage, m.Spec.NodeSelector, m.Spec.DrainRules = stage, v1alpha1.SelectNodes("one"), rules
+		if purpose != "" {
+			m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m", v1alpha1.RequestedForAnnotation: purpose}
+		}
+		return m
+	}
+	skips := v1alpha1.DrainRule{
+		Name: "daemonset-pods", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{PodType: v1alpha1.PodTypeDaemonSet}},
+	}
+	users := maintenance("users", v1alpha1.StageDrain, "")
+	const cordon, deletion = v1alpha1.StageCordon, v1alpha1.RequestedForDeletion
+	for name, tc := range map[string]struct {
+		other v1alpha1.NodeMaintenance
+		kept  bool
+	}{
+		"M130: the Pods of DaemonSets also stay while a deleted Machine waits for a turn": {maintenance("m", cordon, deletion, skips), true},
+		"M130: but not if its policy drains them":                                         {maintenance("m", cordon, deletion), false},
+		"M130: nor for a Machine that is not being deleted":                               {maintenance("m", cordon, v1alpha1.RequestedForStage, skips), false},
+		"M130: nor when the maintenance of the Machine has completed":                     {maintenance("m", v1alpha1.StageComplete, deletion, skips), false},
+		"M130: nor for a user's maintenance, which only cordons the Node and skips them":  {maintenance("m", cordon, "", skips), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			c := planinput.ComponentOf("users", []planinput.Drain{{Maintenance: &users, Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}}}, now)
+			c.DaemonSetsKept = planinput.DaemonSetsKept([]v1alpha1.NodeMaintenance{tc.other})
+			csi := plan.Pod{UID: "csi", Name: "csi", Node: "one", Type: v1alpha1.PodTypeDaemonSet, Verdicts: map[string]plan.Verdict{
+				"users": {Behavior: v1alpha1.DrainBehaviorDrain},
+			}}
+			decision := c.Decide([]plan.Pod{csi}, nodeselection.Turns{}).Maintenances["users"]
+			if targets := plan.OfType(v1alpha1.PodTypeDaemonSet, decision.Nodes["one"].Targets); tc.kept {
+				g.Expect(targets).To(BeEmpty())
+			} else {
+				g.Expect(targets).NotTo(BeEmpty())
+			}
+			g.Expect(decision.Drained).To(BeFalse())
+		})
+	}
 }
 
 func TestTurnsOfSuspended(t *testing.T) {
