@@ -241,6 +241,9 @@ func interrupts(d *appsv1.Deployment) (Refusal, string) {
 
 // createsFirst reports whether a rollout creates an available Pod before it deletes one.
 func createsFirst(d *appsv1.Deployment) bool {
+	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		return false
+	}
 	var strategy appsv1.RollingUpdateDeployment
 	if d.Spec.Strategy.RollingUpdate != nil {
 		strategy = *d.Spec.Strategy.RollingUpdate

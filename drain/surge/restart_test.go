@@ -308,6 +308,15 @@ func TestRestart(t *testing.T) {
 			t.Errorf("refused: %v", r.refusals)
 		}
 	})
+	t.Run("E67: a rollout with strategy Recreate does not end with a quota for its replicas, which may be full for a moment", func(t *testing.T) {
+		r := restarted(2).drained(1, ago)
+		r.deployment.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+		r.deployment.Status.UpdatedReplicas = 1
+		r.deployment.Status.Conditions = []appsv1.DeploymentCondition{replicaFailure("FailedCreate", exceeded+"pods=2", r.now)}
+		if r.step(); r.refusals[r.pods[0].UID] == surge.ReplicaFailure {
+			t.Errorf("refused: %v", r.refusals)
+		}
+	})
 	t.Run("M160: does not begin for two minutes while the Machine of another Pod is paused, and then the Pod is evicted", func(t *testing.T) {
 		r := restarted(2).drained(2, ago)
 		r.evacuations[r.pods[1].UID].suspended = true
