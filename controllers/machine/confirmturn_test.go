@@ -54,7 +54,7 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 			}
 			cache := disconnected{clustercache.NewFakeClusterCache(remote, clusterKey), state}
 			r := newReconciler(t, management, cache, clocktesting.NewFakePassiveClock(start))
-			r.APIReader = interceptor.NewClient(management, interceptor.Funcs{
+			r.APIReader = answering{interceptor.NewClient(management, interceptor.Funcs{
 				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 					if _, is := list.(*clusterv1.MachineList); is && tc.answer != nil {
 						return tc.answer
@@ -63,7 +63,7 @@ func TestTurnThatCannotBeConfirmed(t *testing.T) {
 					}
 					return c.List(ctx, list, options...)
 				},
-			})
+			})}
 			infrastructureExists(r, waits)
 			for after := time.Duration(0); after <= 3*time.Minute; after += 5 * time.Second {
 				if delete(waits.Annotations, clusterv1.PausedAnnotation); tc.paused && after > 0 && after < 3*time.Minute {

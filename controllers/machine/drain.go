@@ -111,6 +111,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if problem != nil {
 		return r.keepRules(ctx, s, desired, problem)
 	}
+	if desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain) {
+		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
+			return waiting, nil
+		}
+	}
 	return r.apply(ctx, s, desired)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -210,8 +212,25 @@ func newReconciler(t *testing.T, management client.Client, remote clustercache.C
 	}
 }
 
-// answering is a fake client that returns a Machine whose status was applied, as an API server does.
+// answering is a fake client that returns a Machine whose status was applied, as an API server does. It lists objects by name without an
+// index.
 type answering struct{ client.Client }
+
+func (c answering) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	at := slices.IndexFunc(options, func(option client.ListOption) bool { _, is := option.(client.MatchingFields); return is })
+	if at < 0 {
+		return c.Client.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
+	}
+	if err := c.Client.List(ctx, list, slices.Delete(slices.Clone(options), at, at+1)...); err != nil {
+		return err //nolint:wrapcheck // it adds nothing
+	}
+	all, err := meta.ExtractList(list)
+	if err != nil {
+		return err //nolint:wrapcheck // it adds nothing
+	}
+	named := options[at].(client.MatchingFields)[metav1.ObjectNameField]
+	return meta.SetList(list, slices.DeleteFunc(all, func(each runtime.Object) bool { return each.(client.Object).GetName() != named })) //nolint:wrapcheck // it adds nothing
+}
 
 func (c answering) Status() client.SubResourceWriter {
 	return answeringStatus{c.Client.Status(), c.Client}

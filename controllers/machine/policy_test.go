@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,8 +10,12 @@ import (
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -35,32 +40,41 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 		}
 		return machines
 	}
-	invalid := policy()
-	invalid.Spec.ClusterSelector.MatchLabels["in valid"] = "x"
-	notServed := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Code: 404}}
+	proxy := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonNotFound, Code: 404}}
 	for name, tc := range map[string]struct {
-		stored        *v1alpha1.MachineDrainPolicy
-		clusterLabels map[string]string
-		failure       error
-		keepsHook     bool
+		stored, cached *v1alpha1.MachineDrainPolicy
+		clusterLabels  map[string]string // as the API server has them
+		failure        error             // of the list of this kind
+		failing        string
+		keepsHook      bool
 	}{
-		"keeps the hook of a Machine that a policy selects":                     {stored: policy(), clusterLabels: map[string]string{"env": "prod"}, keepsHook: true},
-		"keeps the hook of a Machine that a policy with invalid selector might": {stored: invalid, clusterLabels: map[string]string{"env": "prod"}, keepsHook: true},
-		"keeps the hook if it does not answer":                                  {failure: errors.New("timeout"), keepsHook: true},
-		"removes the hook of a Machine whose Cluster no policy selects":         {stored: policy(), clusterLabels: map[string]string{"env": "test"}},
-		"removes the hook of a Machine if there is no policy":                   {},
-		"removes the hook of a Machine if there is no CRD":                      {failure: notServed},
+		"keeps it if the API server has a policy that the cache has not": {stored: policy(), keepsHook: true},
+		"keeps it if the labels of the Cluster differ": {
+			stored: policy(), cached: policy(), clusterLabels: map[string]string{"env": "prod"}, keepsHook: true,
+		},
+		"keeps it if the API server does not answer":   {failure: errors.New("timeout"), failing: policyKind, keepsHook: true},
+		"keeps it if the Clusters cannot be listed":    {failure: proxy, failing: "Cluster", keepsHook: true},
+		"loses it if the policy does not select it":    {stored: policy(), cached: policy()},
+		"loses it if there is no policy":               {},
+		"M56: loses it if there is no CRD of policies": {failure: proxy, failing: policyKind},
 	} {
-		t.Run("M17: the API server "+name+", whatever the cache has", func(t *testing.T) {
-			g, m := NewWithT(t), running("a")[0]
-			management := managementCluster(m).Build()
-			r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
-			cluster := provisionedCluster()
+		t.Run("M17: a Machine that no policy of the cache selects has a hook: "+name, func(t *testing.T) {
+			g, m, cluster := NewWithT(t), running("a")[0], provisionedCluster()
 			cluster.Labels = tc.clusterLabels
-			r.APIReader = apiServerOf(tc.failure, nil, cluster, tc.stored)
+			builder := managementCluster(m)
+			if tc.cached != nil {
+				builder.WithObjects(tc.cached)
+			}
+			management := builder.Build()
+			r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+			r.APIReader = apiServerOf(func(kind string) error {
+				if kind == tc.failing {
+					return tc.failure
+				}
+				return nil
+			}, cluster, tc.stored)
 			for _, after := range []time.Duration{0, 3 * time.Second, 4 * time.Second, time.Minute} {
-				err := reconcileAt(t, r, m, start.Add(after))
-				g.Expect(err != nil).To(Equal(tc.failure != nil && tc.keepsHook && after > 0))
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
 			}
 			stored := &clusterv1.Machine{}
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
@@ -85,15 +99,15 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 		stored := all.DeepCopy()
 		stored.ResourceVersion = ""
 		g.Expect(management.Delete(t.Context(), all)).To(Succeed())
-		r.APIReader = apiServerOf(nil, nil, cluster, stored)
+		r.APIReader = apiServerOf(nil, cluster, stored)
 		g.Expect(surgeAt(time.Second)).To(Equal(v1alpha1.SurgeAlways))
 		g.Expect(surgeAt(time.Minute)).To(Equal(v1alpha1.SurgeAlways))
-		r.APIReader = apiServerOf(nil, nil, cluster, nil)
+		r.APIReader = apiServerOf(nil, cluster, nil)
 		g.Expect(surgeAt(2 * time.Minute)).NotTo(Equal(v1alpha1.SurgeAlways))
-		r.APIReader = apiServerOf(errors.New("it is not asked again"), nil, cluster, nil)
+		r.APIReader = apiServerOf(func(string) error { return errors.New("it is not asked again") }, cluster, nil)
 		g.Expect(surgeAt(3 * time.Minute)).NotTo(Equal(v1alpha1.SurgeAlways))
 	})
-	t.Run("M17: 26 Machines that lose their policy within a second cause one list of the policies and one of the Clusters", func(t *testing.T) {
+	t.Run("M17: 26 Machines that lose their policy within a second cause one list of each kind", func(t *testing.T) {
 		g, names, lists := NewWithT(t), []string{}, map[string]int{}
 		for c := 'a'; c <= 'z'; c++ {
 			names = append(names, string(c))
@@ -101,13 +115,13 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 		machines := running(names...)
 		management := managementCluster(machines...).Build()
 		r := newReconciler(t, management, connectedTo(workloadCluster(machines...).Build(), start), clocktesting.NewFakePassiveClock(start))
-		r.APIReader = apiServerOf(nil, func(list client.ObjectList) { lists[list.GetObjectKind().GroupVersionKind().Kind]++ }, provisionedCluster(), nil)
+		r.APIReader = apiServerOf(func(kind string) error { lists[kind]++; return nil }, provisionedCluster(), nil)
 		for _, after := range []time.Duration{0, 3 * time.Second, 20 * time.Second} {
 			for i, m := range machines {
 				g.Expect(reconcileAt(t, r, m, start.Add(after+time.Duration(i)*30*time.Millisecond))).To(Succeed())
 			}
 		}
-		g.Expect(lists).To(Equal(map[string]int{"": 1, "ClusterList": 1}))
+		g.Expect(lists).To(Equal(map[string]int{policyKind: 1, ruleKind: 1, "Cluster": 1}))
 	})
 }
 
@@ -124,22 +138,71 @@ func TestMachineWithoutHookOrPolicy(t *testing.T) {
 	})
 }
 
-// apiServerOf returns a client of an API server with a Cluster, and with a policy unless it is nil. It calls a function for each list, and
-// fails with an error unless it is nil.
-func apiServerOf(failure error, onList func(client.ObjectList), cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) client.Reader {
+// TestDrainBeginsWithTheRulesOfTheAPIServer: a MachineDrainRule was created just before a Machine is deleted, or in an outage of the
+// management cluster.
+func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	rule := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects"}}
+	rule.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+	t.Run("M161: no drain begins before the cache has the rules that the API server has, whatever the drain timeout", func(t *testing.T) {
+		g, m, policy := NewWithT(t), deletedWorkers(start, "a")[0], policyWithLimit(intstr.FromInt32(1))
+		m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](1)
+		management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
+		now := clocktesting.NewFakePassiveClock(start)
+		r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, clusterKey), now}, now)
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		stored := &clusterv1.Machine{}
+		drainsAt := func(after time.Duration) int {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(machinedrain.HasHook(stored)).To(BeTrue(), "released undrained: %s after %s", conditions.Get(stored, v1alpha1.MachineNodeMaintenance), after)
+			drains, _ := drainingIn(t, remote)
+			return len(drains)
+		}
+		live := r.APIReader
+		r.APIReader = apiServerOf(func(string) error { return errors.New("timeout") }, provisionedCluster(), nil)
+		g.Expect([]int{drainsAt(0), drainsAt(time.Minute), drainsAt(2 * time.Minute)}).To(HaveEach(0))
+		g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("timeout"))
+		r.APIReader = live
+		delivered, lagging := r.Client, withoutRules{r.Client}
+		g.Expect(management.Create(t.Context(), rule)).To(Succeed())
+		r.Client, r.Maintenances.Client = lagging, lagging
+		g.Expect([]int{drainsAt(3 * time.Minute), drainsAt(4 * time.Minute)}).To(HaveEach(0))
+		r.Client, r.Maintenances.Client = delivered, delivered
+		g.Expect(drainsAt(5 * time.Minute)).To(Equal(1))
+		r.Client, r.Maintenances.Client = lagging, lagging
+		g.Expect(drainsAt(5*time.Minute+100*time.Millisecond)).To(Equal(1), "a drain that has begun continues")
+	})
+}
+
+// withoutRules is a client whose cache has no MachineDrainRules.
+type withoutRules struct{ client.Client }
+
+func (c withoutRules) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, is := list.(*clusterv1.MachineDrainRuleList); is {
+		return nil
+	}
+	return c.Client.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
+}
+
+// apiServerOf returns a client of an API server with a Cluster, and with a policy unless it is nil. It calls a function with the kind of
+// each list, which fails with its error.
+func apiServerOf(onList func(kind string) error, cluster *clusterv1.Cluster, policy *v1alpha1.MachineDrainPolicy) client.Reader {
 	builder := workloadCluster().WithObjects(cluster)
 	if policy != nil {
 		builder.WithObjects(policy)
 	}
-	return builder.WithInterceptorFuncs(interceptor.Funcs{
+	return answering{builder.WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if onList != nil {
-				onList(list)
+			gvk, err := c.GroupVersionKindFor(list)
+			if err == nil && onList != nil {
+				err = onList(strings.TrimSuffix(gvk.Kind, "List"))
 			}
-			if failure != nil {
-				return failure
+			if err != nil {
+				return err //nolint:wrapcheck // it adds nothing
 			}
 			return c.List(ctx, list, options...)
 		},
-	}).Build()
+	}).Build()}
 }

@@ -68,16 +68,17 @@ type Reconciler struct {
 	controller controller.Controller
 	references *expiring.Map[types.UID, referenced] // by Machine or Cluster
 
-	volumeFacts  volumeFacts
-	livePolicies livePolicies
-	turns        turns
-	conditions   writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
-	memories     sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
-	blocked      sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
-	requested    sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
-	handedOver   sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
-	patches      sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
-	retryAfter   func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
+	volumeFacts   volumeFacts
+	settings      shared[settings]
+	clusterLabels shared[clusterLabels]
+	turns         turns
+	conditions    writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
+	memories      sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
+	blocked       sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
+	requested     sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
+	handedOver    sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
+	patches       sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
+	retryAfter    func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -163,9 +164,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	selection, unread := r.Maintenances.PolicyFor(machine, s.cluster, machinedrain.ParsePolicies(policies.Items))
 	s.policy, s.undecided, s.unread = selection.Settings(machine), selection.Undecided, unread
 	s.unselected = s.policy == nil && unread == nil
-	if err := r.awaitPolicy(ctx, s); err != nil {
-		return reconcile.Result{}, err
-	}
+	r.awaitPolicy(ctx, s)
 	s.findHooks()
 	s.isWatched = slices.ContainsFunc(policies.Items, func(policy v1alpha1.MachineDrainPolicy) bool {
 		return machinedrain.PolicyMaySelectCluster(&policy, s.cluster.Labels)

@@ -306,7 +306,7 @@ func TestAnnouncedPlan(t *testing.T) {
 		reachable := disconnected{clustercache.NewFakeClusterCache(remote, key), clustercache.HealthCheckingState{LastProbeTime: now, LastProbeSuccessTime: now}}
 		r := newReconciler(t, management, reachable, clock.RealClock{})
 		request := func() outcome {
-			s := &scope{machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, now: now}
+			s := &scope{machine: machine, policy: policy, cluster: provisionedCluster(), now: now}
 			result, err := r.requestMaintenance(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			return result
