@@ -169,6 +169,7 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		g.Expect(management.Create(t.Context(), rule)).To(Succeed())
 		r.Client, r.Maintenances.Client = lagging, lagging
 		g.Expect([]int{drainsAt(3 * time.Minute), drainsAt(4 * time.Minute)}).To(HaveEach(0))
+		g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring(machinedrain.WaitingForSettings))
 		r.Client, r.Maintenances.Client = delivered, delivered
 		g.Expect(drainsAt(5 * time.Minute)).To(Equal(1))
 		r.Client, r.Maintenances.Client = lagging, lagging

@@ -55,8 +55,9 @@ func (r *Reconciler) confirmSettings(ctx context.Context, s *scope) outcome {
 		return outcome{}
 	}
 	s.blind = true // a block that is known does not end
-	waiting := outcome{action: wait, at: s.now.Add(observeRetry)}
+	waiting := outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, message: machinedrain.WaitingForSettings, at: s.now.Add(observeRetry)}
 	if err != nil {
+		waiting.reason, waiting.message = "", "" // a transient error does not replace the condition
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm the drain rules of the Machine. Its drain does not begin")
 	}
 	if failure.Persists(s.now) {

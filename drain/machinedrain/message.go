@@ -113,6 +113,10 @@ func FailureMessage(err error) string {
 	return "The drain cannot continue: " + progress.Describe(err)
 }
 
+// WaitingForSettings is the message of a Machine's condition while the API server has other policies or rules than the cache.
+const WaitingForSettings = "Waiting for the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster: " +
+	"the drain begins when they have delivered the latest changes"
+
 // TurnProblem returns the message of a Machine's condition while the API server of the management cluster cannot be asked whether the
 // Machine gets a turn.
 func TurnProblem(err error) string {
