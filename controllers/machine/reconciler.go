@@ -219,7 +219,11 @@ func (r *Reconciler) liveCluster(ctx context.Context, s *scope) (*clusterv1.Clus
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change, next := "removing the hook", machinedrain.RemoveHook, r.reconcileStage
 	switch {
-	case !s.cluster.DeletionTimestamp.IsZero(), !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
+	case !s.cluster.DeletionTimestamp.IsZero():
+	case r.awaitsLabels(ctx, s):
+		doing, change = "keeping the hook", machinedrain.KeepHook
+		r.retryAfter(client.ObjectKeyFromObject(s.machine), observeRetry)
+	case !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
 	case s.hasUnreadPolicy():
 		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdRunning
 	case s.undecided != nil:

@@ -51,12 +51,20 @@ func TestHookWithoutDecision(t *testing.T) {
 }
 
 func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
-	for name, label := range map[string]string{"M104: removes the hook when the Cluster leaves the filter": "theirs", "M104: keeps it otherwise": "ours"} {
+	for name, tc := range map[string]struct {
+		label     string
+		isStale   bool
+		keepsHook bool
+	}{
+		"M104: removes the hook when the Cluster leaves the filter":                        {label: "theirs"},
+		"M104: keeps it if the API server has another label of the Cluster than the cache": {label: "theirs", isStale: true, keepsHook: true},
+		"M104: keeps it otherwise": {label: "ours", keepsHook: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			filter := machinedrain.WatchFilter("ours")
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-				Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{clusterv1.WatchLabel: label},
+				Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{clusterv1.WatchLabel: tc.label},
 			}}
 			machine := &clusterv1.Machine{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Labels: map[string]string{clusterv1.WatchLabel: "ours"}},
@@ -68,10 +76,15 @@ func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
 			r.Filter = filter
+			if tc.isStale {
+				live := cluster.DeepCopy()
+				live.Labels[clusterv1.WatchLabel], live.ResourceVersion = "ours", ""
+				r.APIReader = apiServerOf(nil, live, nil)
+			}
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-			g.Expect(machinedrain.HasHook(machine)).To(Equal(label == "ours"))
+			g.Expect(machinedrain.HasHook(machine)).To(Equal(tc.keepsHook))
 		})
 	}
 }

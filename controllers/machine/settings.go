@@ -76,18 +76,36 @@ func (r *Reconciler) areSettingsDelivered(ctx context.Context, s *scope) (delive
 	if err != nil {
 		return false, asOf, err
 	}
-	cluster, _, err := r.clusterLabels.read(ctx, s.clusterKey(), r.Clock.Now, func() (clusterLabels, error) {
+	if delivered, err = r.areLabelsDelivered(ctx, s); err != nil || !delivered {
+		return false, asOf, err
+	}
+	observed, err := r.observedSettings(ctx, namespace)
+	return err == nil && maps.Equal(stored, observed), asOf, err
+}
+
+// areLabelsDelivered reports whether the watch has delivered the labels of the Machine's Cluster that the API server had a moment ago.
+func (r *Reconciler) areLabelsDelivered(ctx context.Context, s *scope) (bool, error) {
+	stored, _, err := r.clusterLabels.read(ctx, s.clusterKey(), r.Clock.Now, func() (clusterLabels, error) {
 		live, err := r.liveCluster(ctx, s)
 		if err != nil || live == nil {
 			return clusterLabels{}, err
 		}
 		return clusterLabels{live.UID, live.Labels}, nil
 	})
-	if err != nil {
-		return false, asOf, err
+	return err == nil && stored.uid == s.cluster.UID && maps.Equal(stored.labels, s.cluster.Labels), err
+}
+
+// awaitsLabels reports whether a Machine has the hook although its Cluster has not the label of the filter, and the API server has not
+// confirmed that: the watch of Clusters may lag after an outage of the management cluster.
+func (r *Reconciler) awaitsLabels(ctx context.Context, s *scope) bool {
+	if r.Filter.Selects(s.cluster) || !machinedrain.HasHook(s.machine) {
+		return false
 	}
-	observed, err := r.observedSettings(ctx, namespace)
-	return err == nil && maps.Equal(stored, observed) && cluster.uid == s.cluster.UID && maps.Equal(cluster.labels, s.cluster.Labels), asOf, err
+	delivered, err := r.areLabelsDelivered(ctx, s)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that the watch filter does not select the Cluster of the Machine. Its hook stays")
+	}
+	return !delivered
 }
 
 // storedSettings returns the settings that the API server has. Those that are known not to be decodable are left out: they hold a drain for
