@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/pkg/errors"
@@ -75,41 +76,41 @@ func run(o options, mode string) error {
 	defer stop()
 	keeper := &logind.Keeper{Socket: o.dbus, Who: "node-agent", Why: "the Node is drained and its Pods are terminated first"}
 	keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
+	agent := &nodeagent.Agent{Node: os.Getenv("NODE_NAME"), PodUID: os.Getenv("POD_UID"), Configs: configs, State: state, Keeper: keeper}
+	if agent.Node == "" || agent.PodUID == "" {
+		return errors.New("NODE_NAME or POD_UID is empty")
+	}
+	var err error
+	if agent.Runtime, err = containers.Connect(agent.PodUID, strings.Split(o.cri, ",")...); err != nil {
+		return err
+	}
 	switch mode {
 	case "lock":
 		keeper.Who = "node-agent-lock"
-		go keeper.Run(ctx)
-		nodeagent.KeepLock(ctx, config, state, keeper)
+		var running sync.WaitGroup
+		defer running.Wait()
+		running.Go(func() { keeper.Run(ctx) })
+		nodeagent.KeepLock(ctx, config, agent)
 		return nil
 	case "":
-		return serve(ctx, o, configs, config, state, keeper)
+		return serve(ctx, o, config, agent)
 	default:
 		return errors.Errorf("unknown command %q: use lock, ready or none", mode)
 	}
 }
 
-func serve(ctx context.Context, o options, configs nodeagent.Configs, config shutdown.Config, state nodeagent.State, keeper *logind.Keeper) error {
-	node, podUID := os.Getenv("NODE_NAME"), os.Getenv("POD_UID")
-	if node == "" || podUID == "" {
-		return errors.New("NODE_NAME or POD_UID is empty")
+func serve(ctx context.Context, o options, config shutdown.Config, agent *nodeagent.Agent) error {
+	if err := agent.State.SetRunning(); err != nil {
+		klog.FromContext(ctx).Error(err, "If the process of the agent ends in a shutdown, the second container does not terminate the Pods that remain")
 	}
 	restConfig, err := rest.InClusterConfig()
 	if err != nil {
 		return errors.Wrap(err, "reading the configuration of the Pod's cluster")
 	}
-	client, err := cluster.New(restConfig, node)
-	if err != nil {
+	if agent.Cluster, err = cluster.New(restConfig, agent.Node); err != nil {
 		return err
 	}
-	runtime, err := containers.Connect(podUID, strings.Split(o.cri, ",")...)
-	if err != nil {
-		return err
-	}
-	agent := &nodeagent.Agent{
-		Node: node, PodUID: podUID, Configs: configs, State: state,
-		Keeper: keeper, Cluster: client, Runtime: runtime,
-		Kubelet: kubelet.New(tokenFile), Manifests: manifests.Store{Dir: o.staticPods},
-	}
+	agent.Kubelet, agent.Manifests = kubelet.New(tokenFile), manifests.Store{Dir: o.staticPods}
 	agent.Run(ctx, config)
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 
 // BundleVersion is the version of the bundle. Increase it by one for each release that changes the embedded files. A manager never replaces
 // objects of a bundle with a higher version.
-const BundleVersion = 11
+const BundleVersion = 12
 
 //go:embed admission/*.yaml crd/*.yaml roles/*.yaml nodeagent/*.yaml
 var files embed.FS

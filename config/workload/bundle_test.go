@@ -148,7 +148,7 @@ func TestNodeAgentPrivileges(t *testing.T) {
 }
 
 func TestNodeAgentConfinement(t *testing.T) {
-	t.Run("S81: runs without the AppArmor profile and the SELinux type that keep containers from the system bus and the runtime's socket", func(t *testing.T) {
+	t.Run("S81, S91: runs with the runtime's seccomp profile, and without the AppArmor profile and the SELinux type that keep containers from the system bus and the runtime's socket", func(t *testing.T) {
 		g := NewWithT(t)
 		objects, err := workload.NodeAgent("example.com/agent")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -157,6 +157,7 @@ func TestNodeAgentConfinement(t *testing.T) {
 		g.Expect(agents.Spec.Template.Spec.SecurityContext).To(Equal(&corev1.PodSecurityContext{
 			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
 			SELinuxOptions:  &corev1.SELinuxOptions{Type: "spc_t"},
+			SeccompProfile:  &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		}))
 	})
 }

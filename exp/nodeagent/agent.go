@@ -317,7 +317,8 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
 	case lock.Preparing && o.Requested:
 		condition.Reason = v1alpha1.ReasonNodeShutdown
-		condition.Message = fmt.Sprintf("The Node shuts down. The agent delays this until the Node is drained, for at most %s.",
+		condition.Message = fmt.Sprintf("The Node shuts down. The agent delays this until the Node is drained, for at most %s. "+
+			"The kubelet still starts Pods that are bound to the Node. The agent terminates them before the Node powers off.",
 			shutdown.Budget(o.Settings.Config, lock.DelayMax))
 	case o.Runtime.Problem != "":
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime

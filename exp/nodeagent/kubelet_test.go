@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -238,7 +239,7 @@ func TestDelayThatWasShortened(t *testing.T) {
 	for name, delay := range map[string]func(context.Context, *Agent){
 		"the agent": func(ctx context.Context, agent *Agent) { agent.followShutdowns(ctx) },
 		"the second container": func(ctx context.Context, agent *Agent) {
-			KeepLock(ctx, shutdown.Defaults(), agent.State, agent.Keeper)
+			KeepLock(ctx, shutdown.Defaults(), agent)
 		},
 	} {
 		t.Run("S69: "+name+" delays a shutdown for less than logind allows, also if logind answers late", func(t *testing.T) {
@@ -319,40 +320,6 @@ func TestKubeletIsStartedAgain(t *testing.T) {
 	})
 }
 
-func TestKubeletIsStartedByTheSecondContainer(t *testing.T) {
-	t.Run("S80: the kubelet is started when a shutdown is cancelled in which the agent has stopped it and ended, and only once", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
-		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
-			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "StartUnit": dbus.ObjectPath("/job"),
-		}}
-		agent.Keeper = keeperOn(t, bus)
-		withoutRuntime(t, agent)
-		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
-		ctx, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			agent.terminatePods(ctx, time.Minute)
-		}()
-		g.Eventually(func() int { return bus.calls("StopUnit") }).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
-		end()
-		g.Eventually(ended).WithTimeout(time.Minute).Should(BeClosed())
-
-		second := &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StartUnit": dbus.ObjectPath("/job")}}
-		keeper := keeperOn(t, second)
-		go KeepLock(t.Context(), shutdown.Defaults(), agent.State, keeper)
-		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(BeZero())
-		second.prepare(false)
-		g.Eventually(agent.State.KubeletStopped).WithTimeout(time.Minute).Should(BeFalse())
-		second.prepare(true)
-		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
-		second.prepare(false)
-		g.Consistently(func() int { return second.calls("StartUnit") }, time.Second).Should(Equal(1))
-	})
-}
-
 func TestKubeletIsStoppedWhenTheSecondContainerStartsIt(t *testing.T) {
 	t.Run("S80: the agent starts the kubelet if it has stopped it just after the second container has started it", func(t *testing.T) {
 		t.Parallel()
@@ -386,18 +353,100 @@ func TestKubeletIsStoppedAgain(t *testing.T) {
 	})
 }
 
+func TestKubeletIsStoppedOnADrainedNode(t *testing.T) {
+	t.Run("S87: the agent stops the kubelet also if no Pod remains, and waits until it has ended: the kubelet would start new Pods", func(t *testing.T) {
+		t.Parallel()
+		g, asked := NewWithT(t), atomic.Int32{}
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "GetUnit": dbus.ObjectPath("/kubelet"),
+			"ActiveState": func() any {
+				if asked.Add(1) < 3 {
+					return "deactivating"
+				}
+				return "inactive"
+			},
+		}}
+		agent.Keeper, agent.PodUID = keeperOn(t, bus), "agent"
+		withRuntime(t, agent, runtimeServer{running: func() []string { return []string{"agent"} }})
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		agent.terminatePods(t.Context(), time.Minute)
+		g.Expect(bus.calls("StopUnit")).To(BeNumerically(">", 0))
+		g.Expect(asked.Load()).To(BeEquivalentTo(3))
+	})
+	t.Run("S87: the agent does not wait until the deadline for a kubelet that does not end", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "GetUnit": dbus.ObjectPath("/kubelet"), "ActiveState": "deactivating",
+		}}
+		agent.Keeper, agent.PodUID = keeperOn(t, bus), "agent"
+		withRuntime(t, agent, runtimeServer{running: func() []string { return []string{"agent"} }})
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		start := time.Now()
+		agent.terminatePods(t.Context(), time.Hour)
+		g.Expect(time.Since(start)).To(BeNumerically("<", time.Minute))
+	})
+}
+
+func TestDropInIsRemoved(t *testing.T) {
+	for name, preparing := range map[string]bool{
+		"S90: the drop-in of logind is removed when the agent's Pod is deleted": false,
+		"S90: the drop-in of logind stays when the node shuts down":             true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, dir := NewWithT(t), t.TempDir()
+			bus := &systemBus{answers: map[string]any{
+				"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(5_000_000), "Inhibit": lock(t), "KillUnit": dbus.ObjectPath("/"),
+			}}
+			keeper := busKeeper(t, bus)
+			keeper.DelayFor(time.Minute, dir)
+			ctx, end := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				keeper.Run(ctx)
+			}()
+			g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
+			g.Expect(os.ReadDir(dir)).To(HaveLen(1))
+			if preparing {
+				bus.prepare(true)
+				g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Preparing", true))
+			}
+			before := bus.calls("KillUnit")
+			end()
+			g.Eventually(ended).WithTimeout(time.Minute).Should(BeClosed())
+			if preparing {
+				g.Expect(os.ReadDir(dir)).To(HaveLen(1))
+				g.Expect(keeper.Locked()).To(BeTrue())
+				return
+			}
+			g.Expect(os.ReadDir(dir)).To(BeEmpty())
+			g.Expect(bus.calls("KillUnit")).To(Equal(before+1), "logind reads its configuration")
+			g.Expect(keeper.Locked()).To(BeFalse())
+		})
+	}
+}
+
 func TestRestartInShutdown(t *testing.T) {
 	t.Run("S61: an agent that restarts in a shutdown does not take it for an earlier one that was cancelled, also if logind allows more time", func(t *testing.T) {
 		g := NewWithT(t)
 		agent := agentOf(t, &apiServer{hangs: true})
-		g.Expect(agent.State.SetShutdown(Shutdown{Since: time.Now().Add(-2 * time.Minute)})).To(Succeed())
+		g.Expect(agent.State.SetShutdown(Shutdown{Since: uptime() - 2*time.Minute})).To(Succeed())
 		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": true, "InhibitDelayMaxUSec": uint64(600_000_000)}})
 		agent.Keeper.DelayFor(time.Minute, "")
 		withoutRuntime(t, agent)
 		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(And(HaveField("Known", true), HaveField("DelayMax", 10*time.Minute)))
 		go agent.followShutdowns(t.Context())
-		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Since", BeTemporally("~", time.Now(), time.Minute)))
+		g.Eventually(agent.State.Shutdown).WithTimeout(time.Minute).Should(HaveField("Since", BeNumerically(">", uptime()-time.Minute)))
 		g.Expect(agent.State.Shutdown().Released).To(BeFalse())
+	})
+	t.Run("S89: an agent that restarts in a shutdown continues it, also if the clock was set meanwhile", func(t *testing.T) {
+		g, agent, before := NewWithT(t), agentOf(t, &apiServer{}), Shutdown{}
+		g.Expect(agent.State.ClearShutdown()).To(Succeed())
+		synctest.Test(t, func(t *testing.T) { before = agent.begin(t.Context(), time.Minute) }) // in here, it is the year 2000
+		after := agent.begin(t.Context(), time.Minute)
+		g.Expect(after).To(Equal(before))
+		g.Expect(after.begin()).To(BeTemporally("~", time.Now(), 30*time.Second))
 	})
 	t.Run("S7: without the API server, an agent that has restarted in a shutdown leaves the Pods to the kubelet that terminates them", func(t *testing.T) {
 		g := NewWithT(t)

@@ -20,6 +20,8 @@ import (
 type runtimeServer struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
+	// running returns the UIDs of the Pods that run.
+	running func() []string
 	// stop stops a container.
 	stop func(ctx context.Context, id string) error
 }
@@ -43,8 +45,16 @@ func withRuntime(t *testing.T, agent *Agent, server runtimeServer) {
 }
 
 func (r runtimeServer) ListContainers(_ context.Context, request *runtimev1.ListContainersRequest) (*runtimev1.ListContainersResponse, error) {
-	labels := request.GetFilter().GetLabelSelector()
-	return &runtimev1.ListContainersResponse{Containers: []*runtimev1.Container{{Id: labels["io.kubernetes.pod.uid"], Labels: labels}}}, nil
+	const label = "io.kubernetes.pod.uid"
+	uids := []string{request.GetFilter().GetLabelSelector()[label]}
+	if uids[0] == "" {
+		uids = r.running()
+	}
+	response := &runtimev1.ListContainersResponse{}
+	for _, uid := range uids {
+		response.Containers = append(response.Containers, &runtimev1.Container{Id: uid, Labels: map[string]string{label: uid}})
+	}
+	return response, nil
 }
 
 func (r runtimeServer) StopContainer(ctx context.Context, request *runtimev1.StopContainerRequest) (*runtimev1.StopContainerResponse, error) {

@@ -23,6 +23,8 @@ const (
 	killMargin = 2 * time.Second
 	// cleanupInterval is the retry interval after a shutdown, when the NodeMaintenance has to be completed.
 	cleanupInterval = time.Second
+	// kubeletPatience is how long the kubelet may take to end before the agent no longer waits for that.
+	kubeletPatience = 2 * time.Second
 	// lateCreation is how long after a cancellation the API server may still create the NodeMaintenance: it does not stop a request that the
 	// agent no longer waits for.
 	lateCreation = 10 * time.Second
@@ -38,14 +40,9 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 		return
 	}
 	budget := shutdown.Budget(config, a.Keeper.State().DelayMax)
-	begun := a.State.Shutdown()
-	if !begun.continues(budget) {
-		begun = &Shutdown{Since: time.Now()}
-		if err := a.State.SetShutdown(*begun); err != nil {
-			log.Error(err, "Failed to store the shutdown")
-		}
-	}
-	log.Info("The node shuts down", "since", begun.Since, "budget", budget)
+	begun := a.begin(ctx, budget)
+	since := begun.begin()
+	log.Info("The node shuts down", "since", since, "budget", budget)
 
 	a.setRequested(false)
 	followContext, stopFollowing := context.WithCancel(ctx)
@@ -57,7 +54,7 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 		now := time.Now()
 		budget = shutdown.Budget(config, a.Keeper.State().DelayMax) // logind may have reported its delay since
 		observed := maintenance.observed()
-		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, begun.Since, budget, termination.done()
+		observed.Now, observed.Since, observed.Budget, observed.PodsTerminated = now, since, budget, termination.done()
 		a.mu.Lock()
 		observed.KubeletTerminatesPods = a.observed.Kubelet.TerminatesPods
 		a.mu.Unlock()
@@ -69,9 +66,9 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 		switch {
 		case action == shutdown.Release && !begun.Released:
 			begun.Released = true
-			a.release(ctx, *begun)
+			a.release(ctx, begun)
 		case action == shutdown.TerminatePods:
-			termination.start(ctx, budget-now.Sub(begun.Since))
+			termination.start(ctx, budget-now.Sub(since))
 		case action == shutdown.Request || action == shutdown.Await:
 			termination.stop(ctx)
 		}
@@ -82,6 +79,18 @@ func (a *Agent) shutDown(ctx context.Context, termination *podTermination) {
 	log.Info("The shutdown was cancelled")
 	stopFollowing()
 	a.revert(ctx, termination)
+}
+
+// begin returns the stored shutdown if it is in progress, and stores a new one otherwise.
+func (a *Agent) begin(ctx context.Context, budget time.Duration) Shutdown {
+	if stored := a.State.Shutdown(); stored.continues(budget) {
+		return *stored
+	}
+	begun := Shutdown{Since: uptime()}
+	if err := a.State.SetShutdown(begun); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to store the shutdown")
+	}
+	return begun
 }
 
 // revert reverts what a cancelled shutdown has done: it starts the kubelet and completes the NodeMaintenance. It retries each until it
@@ -285,20 +294,26 @@ func (e *podTermination) start(ctx context.Context, remaining time.Duration) {
 // stop stops the termination and starts the kubelet if the agent has stopped it. If it cannot start the kubelet, the next call tries again.
 // Containers that have received SIGTERM still terminate.
 func (e *podTermination) stop(ctx context.Context) {
-	if e.cancel != nil {
-		e.cancel()
-		<-e.finished
-		e.cancel = nil
-	}
+	e.cancelAndWait()
 	if e.agent.kubeletStopped() {
 		e.starting.log(ctx, e.agent.startKubelet(ctx), "Failed to start the kubelet, retrying")
 	}
 }
 
+// cancelAndWait cancels the termination, if it has started, and waits until it has ended. The kubelet stays stopped.
+func (e *podTermination) cancelAndWait() {
+	if e.cancel != nil {
+		e.cancel()
+		<-e.finished
+		e.cancel = nil
+	}
+}
+
 // terminatePods terminates the Pods that the container runtime lists, phase by phase, until only the agent's own Pod runs or the remaining
-// time is used up. It first stops the kubelet, which would restart them. If there are no other Pods, the kubelet keeps running. While the
-// runtime does not list its Pods, terminatePods tries once to terminate those that it listed last. A kubelet that cannot be stopped
-// restarts the Pods, so terminatePods then terminates them only once.
+// time is used up. It first stops the kubelet, which would restart them, and start others that are bound to the Node meanwhile. It returns
+// only after the kubelet has ended, unless that takes longer than kubeletPatience. While the runtime does not list its Pods, terminatePods
+// tries once to terminate those that it listed last. A kubelet that cannot be stopped restarts the Pods, so terminatePods then terminates
+// them only once.
 func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 	deadline := time.Now().Add(remaining)
 	a.mu.Lock()
@@ -312,12 +327,9 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 		cancel()
 	}
 	pods, err := a.otherPods(ctx)
-	if err == nil && len(pods) == 0 {
-		return
-	}
 	// List the Pods again: the kubelet may have started more before it stopped, and the runtime may have failed to terminate a Pod. Stop the
 	// kubelet again: another actor may have started it.
-	listing, stopping := failureLog{}, failureLog{}
+	listing, stopping, patience := failureLog{}, failureLog{}, time.Now().Add(kubeletPatience)
 	for attempted := false; ctx.Err() == nil && time.Now().Before(deadline); pause(ctx, pollInterval) {
 		listing.log(ctx, err, "The container runtime does not list its Pods: terminating those that it listed last, and retrying until the deadline")
 		if stoppable {
@@ -328,7 +340,8 @@ func (a *Agent) terminatePods(ctx context.Context, remaining time.Duration) {
 		}
 		terminated := err == nil && !stoppable
 		attempted = err != nil
-		if pods, err = a.otherPods(ctx); terminated || err == nil && len(pods) == 0 {
+		ended := !time.Now().Before(patience) || a.kubeletHasEnded(ctx) // first: the list may lack a Pod that the kubelet starts just now
+		if pods, err = a.otherPods(ctx); terminated || err == nil && len(pods) == 0 && ended {
 			break
 		}
 	}
@@ -341,6 +354,12 @@ func (a *Agent) stopKubelet(ctx context.Context) error {
 		klog.FromContext(ctx).Error(err, "Failed to store that the kubelet is stopped")
 	}
 	return a.Keeper.StopKubelet(ctx)
+}
+
+// kubeletHasEnded reports whether kubelet.service does not run, or systemd does not say.
+func (a *Agent) kubeletHasEnded(ctx context.Context) bool {
+	runs, err := a.Keeper.RunsKubelet(ctx)
+	return err != nil || !runs
 }
 
 // kubeletStopped reports whether the agent has stopped the kubelet, in this process or in an earlier one.

@@ -115,7 +115,7 @@ func agentOf(t *testing.T, server *apiServer) *Agent {
 	g.Expect(err).NotTo(HaveOccurred())
 	agent := &Agent{Node: "n1", State: State{Dir: t.TempDir()}, Keeper: &logind.Keeper{}, Cluster: client, nodeChanged: make(chan struct{}, 1)}
 	agent.observed.Settings.Config = shutdown.Defaults()
-	g.Expect(agent.State.SetShutdown(Shutdown{Since: time.Now()})).To(Succeed())
+	g.Expect(agent.State.SetShutdown(Shutdown{Since: uptime()})).To(Succeed())
 	return agent
 }
 

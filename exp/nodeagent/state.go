@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/logind"
@@ -19,17 +21,30 @@ type State struct{ Dir string }
 
 // Shutdown is a shutdown in progress, or one that was cancelled.
 type Shutdown struct {
-	// Since is when the agent first observed the shutdown.
-	Since time.Time `json:"since"`
+	// Since is when the agent first observed the shutdown, as uptime: the clock may be set before another process reads it.
+	Since time.Duration `json:"since"`
 	// Released is true when the agent has released its lock. The second lock is then released, too.
 	Released bool `json:"released"`
 	// Cancelled is true when the shutdown was cancelled and its NodeMaintenance has to be completed.
 	Cancelled bool `json:"cancelled,omitempty"`
 }
 
-// continues reports whether this is the shutdown in progress, and not one that was cancelled while the agent did not run.
+// continues reports whether this can be the shutdown in progress: the agent delays a shutdown for at most budget. Otherwise it is an
+// earlier one that was cancelled, or the agent has already released its lock.
 func (s *Shutdown) continues(budget time.Duration) bool {
-	return s != nil && !s.Cancelled && shutdown.Continues(s.Since, time.Now(), budget)
+	return s != nil && !s.Cancelled && uptime()-s.Since <= budget
+}
+
+// begin returns when the agent first observed the shutdown.
+func (s *Shutdown) begin() time.Time { return time.Now().Add(s.Since - uptime()) }
+
+// uptime returns the time since the boot, without that in which the machine was suspended. logind measures its delay with this clock, too.
+func uptime() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil { // not on Linux
+		return 0
+	}
+	return time.Duration(now.Nano())
 }
 
 const (
@@ -39,6 +54,7 @@ const (
 	configFile   = "config.json"
 	readyFile    = "ready"
 	stoppedFile  = "kubelet-stopped"
+	runningFile  = "agent-runs"
 )
 
 // Shutdown returns the stored shutdown, or nil.
@@ -116,6 +132,25 @@ func (s State) KubeletStopped() bool {
 // SetKubeletStopped stores whether the agent has stopped the kubelet.
 func (s State) SetKubeletStopped(stopped bool) error { return s.write(stoppedFile, stopped) }
 
+// SetRunning records that the agent runs, until its process ends in whatever way: it locks a file.
+func (s State) SetRunning() error {
+	file, err := syscall.Open(filepath.Join(s.Dir, runningFile), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err == nil {
+		err = syscall.Flock(file, syscall.LOCK_EX)
+	}
+	return errors.Wrap(err, "locking the file that records that the agent runs")
+}
+
+// HasEnded reports whether the agent has run and its process has ended. It is false while that is not known.
+func (s State) HasEnded() bool {
+	file, err := os.Open(filepath.Join(s.Dir, runningFile))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = file.Close() }()
+	return syscall.Flock(int(file.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil
+}
+
 // startKubelet starts the kubelet, and stores that it is not stopped.
 func (s State) startKubelet(ctx context.Context, keeper *logind.Keeper) error {
 	if err := keeper.StartKubelet(ctx); err != nil {
@@ -143,11 +178,11 @@ func (s State) write(name string, value any) error {
 
 // KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended
 // during a shutdown, because logind grants no new locks then. KeepLock releases its lock after the agent has released its own, or at
-// the deadline. If the shutdown is cancelled, KeepLock starts the kubelet if the agent has stopped it: without the kubelet, nothing
-// restarts an agent whose process has ended. The caller runs keeper. config applies until the agent has stored the configuration of the
-// Node.
-func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *logind.Keeper) {
-	changed, starting := keeper.Changed(), failureLog{}
+// the deadline. Without the kubelet, nothing restarts an agent whose process has ended after it has stopped the kubelet: KeepLock then
+// terminates the Pods that remain, or starts the kubelet if the shutdown is cancelled. The caller runs second.Keeper; second has no clients
+// for the API server and the kubelet. config applies until the agent has stored the configuration of the Node.
+func KeepLock(ctx context.Context, config shutdown.Config, second *Agent) {
+	changed, termination := second.Keeper.Changed(), &podTermination{agent: second}
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -155,25 +190,34 @@ func KeepLock(ctx context.Context, config shutdown.Config, state State, keeper *
 		case <-changed:
 		case <-time.After(configInterval):
 		}
-		if stored := state.Config(); stored != nil {
+		if stored := second.State.Config(); stored != nil {
 			config = *stored
-			keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
+			second.Keeper.DelayFor(shutdown.Total(config.Phases()), config.LogindDropInDir)
 		}
-		if lock := keeper.State(); !lock.Preparing {
-			if lock.Known && state.KubeletStopped() {
-				starting.log(ctx, state.startKubelet(ctx, keeper), "Failed to start the kubelet after a cancelled shutdown, retrying")
-			}
-			continue
+		switch lock := second.Keeper.State(); {
+		case lock.Preparing:
+			second.keepLock(ctx, config, termination)
+		case lock.Known:
+			termination.stop(ctx)
 		}
-		start := time.Now()
-		for keeper.State().Preparing && keeper.Locked() {
-			stored, budget := state.Shutdown(), shutdown.Budget(config, keeper.State().DelayMax)
-			if time.Since(start) >= budget || stored.continues(budget) && stored.Released {
-				klog.FromContext(ctx).Info("Releasing the second lock", "after", time.Since(start))
-				keeper.Release()
-				break
-			}
-			time.Sleep(decisionInterval)
+	}
+}
+
+// keepLock holds the second lock during a shutdown.
+func (a *Agent) keepLock(ctx context.Context, config shutdown.Config, termination *podTermination) {
+	a.mu.Lock()
+	a.observed.Settings.Config, a.observed.Kubelet = config, a.State.Kubelet()
+	a.mu.Unlock()
+	for start := time.Now(); a.Keeper.State().Preparing && a.Keeper.Locked(); time.Sleep(decisionInterval) {
+		stored, budget := a.State.Shutdown(), shutdown.Budget(config, a.Keeper.State().DelayMax)
+		switch elapsed := time.Since(start); {
+		case elapsed >= budget, stored.continues(budget) && stored.Released, termination.done():
+			klog.FromContext(ctx).Info("Releasing the second lock", "after", elapsed)
+			a.Keeper.Release()
+		case !a.State.KubeletStopped() || !a.State.HasEnded():
+			termination.cancelAndWait()
+		default:
+			termination.start(ctx, budget-elapsed)
 		}
 	}
 }

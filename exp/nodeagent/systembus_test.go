@@ -43,8 +43,16 @@ func (b *systemBus) calls(method string) int {
 	return b.called[method]
 }
 
-// keeperOn returns a Keeper that is connected to the bus.
+// keeperOn returns a Keeper that runs on the bus.
 func keeperOn(t *testing.T, bus *systemBus) *logind.Keeper {
+	t.Helper()
+	keeper := busKeeper(t, bus)
+	go keeper.Run(t.Context())
+	return keeper
+}
+
+// busKeeper returns a Keeper that uses the bus.
+func busKeeper(t *testing.T, bus *systemBus) *logind.Keeper {
 	t.Helper()
 	g := NewWithT(t)
 	dir, err := os.MkdirTemp("", "bus") //nolint:usetesting // the name of a test may be too long, or contain a comma
@@ -64,9 +72,7 @@ func keeperOn(t *testing.T, bus *systemBus) *logind.Keeper {
 		}
 	}()
 	bus.called = map[string]int{}
-	keeper := &logind.Keeper{Socket: socket}
-	go keeper.Run(t.Context())
-	return keeper
+	return &logind.Keeper{Socket: socket}
 }
 
 func (b *systemBus) set(name string, answer any) {

@@ -1,10 +1,12 @@
 package realnode
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,7 +66,8 @@ func (n *Node) writeFiles() error {
 	return nil
 }
 
-// linkPrograms builds the guest and links all programs into bin/. The guest takes the place of runc: see execRunc.
+// linkPrograms builds the guest and links all programs into bin/. The guest takes the place of runc, unless RuncWithSeccomp returns one:
+// see execRunc.
 func (n *Node) linkPrograms() error {
 	n.guest = n.path("bin", "guest")
 	if err := Build(n.guest, "./test/realnode/guest"); err != nil {
@@ -81,7 +84,20 @@ func (n *Node) linkPrograms() error {
 			return errors.Wrap(err, "linking a program")
 		}
 	}
-	return errors.Wrap(os.Symlink("guest", n.path("bin", "runc")), "linking runc")
+	return errors.Wrap(os.Symlink(cmp.Or(RuncWithSeccomp(), "guest"), n.path("bin", "runc")), "linking runc")
+}
+
+// RuncWithSeccomp returns the path of the runc of this machine if it supports seccomp, and "" otherwise. The one that this repository
+// builds does not, because it would need a C library: containers then run without their seccomp profiles.
+func RuncWithSeccomp() string {
+	file, err := exec.LookPath("runc")
+	if err != nil {
+		return ""
+	}
+	if version, err := exec.Command(file, "--version").Output(); err != nil || !strings.Contains(string(version), "libseccomp:") {
+		return ""
+	}
+	return file
 }
 
 const dbusConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"

@@ -135,10 +135,7 @@ func TestRights(t *testing.T) {
 
 	t.Run("the manager removes the agents when the policy disables them", func(t *testing.T) {
 		s := root.sub(t)
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
-		s.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
-		policy.Spec.NodeAgent = v1alpha1.NodeAgentDisabled
-		s.Expect(s.fleet.Client.Update(s.Context(), policy)).To(Succeed())
+		s.setNodeAgent(v1alpha1.NodeAgentDisabled)
 		s.Eventually(func() error {
 			return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, &appsv1.DaemonSet{})
 		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -72,7 +73,10 @@ func TestShutdown(t *testing.T) {
 		m := s.maintenance(s, "shutdown-connected")
 		s.Expect(m.Spec.Stage).To(Equal(v1alpha1.StageDrain))
 		s.Expect(m.Spec.Reason).To(Equal("node shutdown"))
-		s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("stopped "+spec.Kubelet), "the kubelet must terminate the Pods")
+		stopped, _ := journal.First(spec.Who, "stopped "+spec.Kubelet)
+		ended, _ := journal.First("c-static", "ended")
+		s.Expect(ended.Before(stopped)).To(BeTrue(), "the kubelet must terminate the Pods")
+		s.expectNoKubelet(journal)
 	})
 
 	t.Run("S15, S16: terminates the Pods that remain on the drained Node by priority, before it releases the lock", func(t *testing.T) {
@@ -99,6 +103,40 @@ func TestShutdown(t *testing.T) {
 		s.Expect(journal.Of(spec.Who)).To(ContainElement("stopped "+spec.Kubelet), "a running kubelet restarts Pods that the agent terminates")
 		s.expectDrained("shutdown-remains")
 		s.expectExcludedBeforeEviction(begin, "remains", "r-regular")
+	})
+
+	t.Run("S87: Pods that are created during a shutdown terminate gracefully, too, and none starts after the agent has stopped the kubelet", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "late"})
+		s.run(node, realnode.NewPod("l-slow", "20s", realnode.Grace(60)))
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("l-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(s.agentCondition(s, "late").Message).To(ContainSubstring("The kubelet still starts Pods that are bound to the Node"))
+
+		bound := func(name string, labels map[string]string) *corev1.Pod {
+			pod := realnode.NewPod(name, "1s")
+			pod.Labels, pod.Spec.NodeName = labels, node.Name()
+			return pod
+		}
+		evicted, skipped := bound("l-evicted", nil), bound("l-skipped", map[string]string{clusterv1.PodDrainLabel: "skip"})
+		logs := tolerateAll(daemonSet("l-logs", node.Name(), realnode.Grace(60)))
+		logs.Spec.Template.Spec.Containers[0].Args = []string{"app", "8s"}
+		s.create(s.workload.Client, evicted, skipped, logs)
+		s.Expect(node.WriteStaticPod(realnode.NewPod("l-static", "500ms"))).To(Succeed())
+		created := []string{"l-skipped", "l-logs", "l-static"}
+		for _, name := range created {
+			s.awaitStarted(node, name, 1)
+		}
+		s.Expect(node.Journal().Count("l-slow", "ended")).To(BeZero(), "the Pods must start while the Node is drained")
+
+		s.Eventually(func() []string { return node.Journal().Of(spec.Who) }, eventually, pace).Should(ContainElement("stopped " + spec.Kubelet))
+		s.create(s.workload.Client, bound("l-never", nil))
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, append(created, "l-slow")...)
+		s.Expect(journal.Of("l-never")).To(BeEmpty())
+		s.Expect(journal.Count("l-evicted", "started")).To(Equal(journal.Count("l-evicted", "ended")), "it is evicted, also before it has started")
+		s.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(evicted), evicted)).To(Satisfy(apierrors.IsNotFound))
+		s.expectNoKubelet(journal)
 	})
 
 	t.Run("S17: uses the configuration that the label of the Node selects", func(t *testing.T) {
@@ -354,6 +392,30 @@ func TestShutdown(t *testing.T) {
 		s.Expect(err).To(HaveOccurred(), "the agent must remove its drop-in")
 	})
 
+	t.Run("S90: the agent removes its drop-in for logind when the manager removes the agent", func(t *testing.T) {
+		s := root.sub(t)
+		s.configureMore(map[string]string{
+			"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}",
+			"raised.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s, logindDropInDir: " + spec.LogindDropIns + "}",
+		})
+		node := s.node(realnode.Options{
+			Name: "removed", InhibitDelayMax: 10 * time.Second, Labels: map[string]string{v1alpha1.ShutdownConfigLabel: "raised"},
+		})
+		dropIn := func() error {
+			_, err := node.ReadFile(spec.LogindDropIns + "/90-node-maintenance.conf")
+			return err
+		}
+		s.Eventually(dropIn, eventually, pace).Should(Succeed())
+		s.setNodeAgent(v1alpha1.NodeAgentDisabled)
+		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
+		s.Eventually(dropIn, eventually, pace).ShouldNot(Succeed())
+		s.Eventually(func() error {
+			return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, &appsv1.DaemonSet{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		s.setNodeAgent(v1alpha1.NodeAgentEnabled)
+		s.reachAPIServer()
+	})
+
 	// From here on the manager loses its connection, too, and reconnects after some time.
 	t.Run("S5, S6: without the API server, the agent terminates the Pods by priority", func(t *testing.T) {
 		s := root.sub(t)
@@ -418,6 +480,24 @@ func TestShutdown(t *testing.T) {
 		s.Expect(node.Off()).To(BeFalse())
 	})
 
+	t.Run("S88: the second container terminates the Pods that remain when the agent has stopped the kubelet and was killed", func(t *testing.T) {
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "successor"})
+		slow := realnode.NewPod("m-slow", "15s", realnode.Grace(60))
+		critical := realnode.NewPod("m-critical", "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical"))
+		s.run(node, slow, critical)
+		s.awaitKnown(node, slow, critical)
+		s.workload.CutNetwork()
+		defer s.workload.RestoreNetwork()
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.Eventually(func() int { return node.Journal().Count("m-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "m-slow", "m-critical")
+		s.expectOrder(journal, []string{"m-slow"}, []string{"m-critical"})
+		s.expectNoKubelet(journal)
+	})
+
 	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
@@ -472,6 +552,26 @@ func (s *scene) awaitRuntime(node *realnode.Node) {
 	s.Eventually(func(g Gomega) {
 		g.Expect(s.nodeObject(node.Name()).Status.Conditions).To(And(ready(corev1.NodeReady), ready(v1alpha1.NodeAgentReady)))
 	}, eventually, pace).Should(Succeed())
+}
+
+// expectNoKubelet expects that no kubelet could start Pods when the last lock was released.
+func (s *scene) expectNoKubelet(journal realnode.Journal) {
+	s.Helper()
+	stopped, found := journal.First(spec.Who, "stopped "+spec.Kubelet)
+	s.Expect(found).To(BeTrue(), "the kubelet must be stopped")
+	released, _ := journal.First(spec.Who, spec.LockReleased+"node-agent-lock")
+	s.Expect(stopped.Before(released)).To(BeTrue(), "the kubelet must be stopped before the last lock is released")
+	s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("started " + spec.Kubelet))
+}
+
+// setNodeAgent enables or disables the agent in the policy.
+func (s *scene) setNodeAgent(mode v1alpha1.NodeAgentPolicy) {
+	s.Helper()
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
+	s.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+	before := policy.DeepCopy()
+	policy.Spec.NodeAgent = mode
+	s.Expect(s.fleet.Client.Patch(s.Context(), policy, client.MergeFrom(before))).To(Succeed())
 }
 
 func (s *scene) unschedulable(name string) bool {

@@ -214,6 +214,18 @@ func TestStaticPods(t *testing.T) {
 		}
 	})
 
+	t.Run("S91: the processes of the agent run with the seccomp profile of the container runtime", func(t *testing.T) {
+		s := root.sub(t)
+		if realnode.RuncWithSeccomp() == "" {
+			t.Skip("SKIPPED: this machine has no runc with seccomp (package runc)")
+		}
+		for _, pid := range append(node.Processes("/node-agent", "--v=2"), node.Processes("/node-agent", "lock")...) {
+			status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+			s.Expect(err).NotTo(HaveOccurred())
+			s.Expect(string(status)).To(MatchRegexp(`Seccomp:\s2\n`))
+		}
+	})
+
 	t.Run("S13: without the system bus, the agent reports it and still holds static Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.StopDBus()).To(Succeed())

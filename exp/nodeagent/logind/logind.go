@@ -3,6 +3,7 @@
 package logind
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -153,8 +154,9 @@ func (k *Keeper) replaceLock(lock *os.File) {
 	k.lock = lock
 }
 
-// Run holds the lock until ctx is done.
+// Run holds the lock until ctx is done. It then removes the drop-in, unless the node shuts down: the agent ends because its Pod is deleted.
 func (k *Keeper) Run(ctx context.Context) {
+	defer k.leave(ctx)
 	for ctx.Err() == nil {
 		err := k.session(ctx)
 		if ctx.Err() != nil {
@@ -167,6 +169,22 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-time.After(retryAfter):
 		}
 	}
+}
+
+// leave releases the lock and removes the drop-in. During a shutdown it does neither: logind allows what it allowed at the start.
+func (k *Keeper) leave(ctx context.Context) {
+	if k.State().Preparing {
+		return
+	}
+	k.Release()
+	ctx = context.WithoutCancel(ctx)
+	conn, err := dbus.Connect("unix:path=" + k.Socket)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to connect to the system bus. The drop-in of logind stays, if there is one")
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	k.removeDropIn(ctx, conn)
 }
 
 // session connects to the bus and holds the lock until the connection is lost or ctx is done.
@@ -382,17 +400,21 @@ func writeDropIn(ctx context.Context, conn *dbus.Conn, want time.Duration, dropI
 	return reload(ctx, conn)
 }
 
-// removeDropIn removes a drop-in that an earlier configuration has requested. Those in other directories than RuntimeDropIns stay.
+// removeDropIn removes the drop-in from the requested directory, and one that an earlier configuration has requested from RuntimeDropIns. A
+// file that an earlier configuration has requested elsewhere stays.
 func (k *Keeper) removeDropIn(ctx context.Context, conn *dbus.Conn) {
-	err := os.Remove(filepath.Join(RuntimeDropIns, dropIn))
-	if os.IsNotExist(err) {
-		return
-	}
-	if err == nil {
-		err = reload(ctx, conn)
-	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to remove the drop-in of logind, which the configuration no longer requests")
+	_, dropInDir, _ := k.wantedDelay()
+	for _, dir := range slices.Compact([]string{RuntimeDropIns, cmp.Or(dropInDir, RuntimeDropIns)}) {
+		err := os.Remove(filepath.Join(dir, dropIn))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err == nil {
+			err = reload(ctx, conn)
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to remove the drop-in of logind, which the configuration no longer requests", "directory", dir)
+		}
 	}
 }
 
@@ -456,7 +478,7 @@ func (k *Keeper) RunsKubelet(ctx context.Context) (bool, error) {
 	return slices.Contains([]string{"active", "activating", "deactivating", "reloading", "refreshing"}, state), nil
 }
 
-// StopKubelet has systemd stop the kubelet.
+// StopKubelet has systemd stop the kubelet. It does not wait until the kubelet has ended, see RunsKubelet.
 func (k *Keeper) StopKubelet(ctx context.Context) error { return k.systemd(ctx, "StopUnit") }
 
 // StartKubelet has systemd start the kubelet. It does nothing if there is no kubelet.service, which StopKubelet cannot have stopped then.

@@ -75,13 +75,6 @@ func Decide(c Config, o Observed) (Action, string) {
 	}
 }
 
-// Continues reports whether a shutdown that an agent first observed at since can be the one that is in progress now: the agent delays a
-// shutdown for at most budget. Otherwise it is an earlier shutdown that was cancelled, or the agent has already released its lock.
-func Continues(since, now time.Time, budget time.Duration) bool {
-	elapsed := now.Sub(since)
-	return elapsed >= 0 && elapsed <= budget
-}
-
 // leaveToKubelet releases the lock as soon as the NodeMaintenance exists or the API server does not answer. The kubelet holds its own lock.
 func leaveToKubelet(requested bool) Action {
 	if requested {

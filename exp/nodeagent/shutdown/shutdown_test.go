@@ -77,24 +77,6 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestContinues(t *testing.T) {
-	for name, test := range map[string]struct {
-		since time.Time
-		want  bool
-	}{
-		"S61: a shutdown continues within the time for which the agent delays it":              {begin.Add(-time.Minute), true},
-		"S61: a shutdown from before that time was cancelled, also if logind allows more time": {begin.Add(-time.Minute - time.Second), false},
-		"S61: a shutdown from yesterday was cancelled":                                         {begin.Add(-24 * time.Hour), false},
-		"S61: a shutdown after the present time is one before the clock went":                  {begin.Add(time.Second), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := shutdown.Continues(test.since, begin, time.Minute); got != test.want {
-				t.Errorf("got %t", got)
-			}
-		})
-	}
-}
-
 func TestBudget(t *testing.T) {
 	t.Run("S2: delays a shutdown for the configured time, but less than logind allows", func(t *testing.T) {
 		config := shutdown.Defaults()
