@@ -165,6 +165,10 @@ const (
 
 	// BundleVersionAnnotation on an object of the bundle in a workload cluster is the version of the bundle.
 	BundleVersionAnnotation = "maintenance.cluster.x-k8s.io/bundle-version"
+
+	// BundleSpecAnnotation on the DaemonSet of the node agent is the spec with which the bundle has created or updated it. A later version of
+	// the bundle keeps what users have changed since.
+	BundleSpecAnnotation = "maintenance.cluster.x-k8s.io/bundle-spec"
 )
 
 // Purposes of a NodeMaintenance that serves a Machine.

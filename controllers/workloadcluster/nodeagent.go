@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,17 +94,26 @@ func (r *Reconciler) reportUnchanged(ctx context.Context, cluster *clusterv1.Clu
 func (r *Reconciler) installNodeAgent(ctx context.Context, live client.Client, cluster types.NamespacedName, objects []*unstructured.Unstructured) error {
 	for _, each := range findAll(ctx, live, objects) {
 		isDaemonSet := each.wanted.GetKind() == daemonSetKind
+		manifest := each.wanted
 		if isDaemonSet {
+			var err error
+			if each.wanted, err = withChanges(manifest, each.present); err != nil {
+				return err
+			}
 			r.own(each.wanted)
 		}
 		present, _, err := each.ensure(ctx, live)
+		if isDaemonSet && apierrors.IsInvalid(err) { // the changes of users do not fit the new version
+			each.wanted.Object["spec"] = manifest.Object["spec"]
+			present, _, err = each.ensure(ctx, live)
+		}
 		if err != nil {
 			return err
 		}
 		if !isDaemonSet {
 			continue
 		}
-		updated := withImages(each.wanted, present)
+		updated := withImages(manifest, present)
 		if bundleVersion(present) > bundle.BundleVersion {
 			updated = nil
 		}
@@ -133,8 +145,46 @@ func ownerOf(daemonSet client.Object) string {
 	return daemonSet.GetAnnotations()[v1alpha1.OwnerManagementClusterAnnotation]
 }
 
-// withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. Other changes by users stay until the
-// version of the bundle changes.
+// withChanges returns the DaemonSet of the manifest with what users have changed in the present one, except for fields that differ between
+// the manifest and the one of an earlier version, which is recorded in the present one. It returns the manifest if nothing is recorded. A
+// workload cluster may answer with anything: what cannot be decoded is replaced.
+func withChanges(manifest, present *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	wanted, err := json.Marshal(manifest.Object["spec"])
+	if err != nil {
+		return nil, errors.Wrap(err, "writing the spec of the node agent")
+	}
+	result := manifest.DeepCopy()
+	result.SetAnnotations(labels.Merge(result.GetAnnotations(), labels.Set{v1alpha1.BundleSpecAnnotation: string(wanted)}))
+	before := []byte(present.GetAnnotations()[v1alpha1.BundleSpecAnnotation])
+	if spec, err := merged(before, wanted, present.Object["spec"]); err == nil {
+		result.Object["spec"] = spec
+	}
+	return result, nil
+}
+
+// merged returns the present spec of a DaemonSet with the difference between two others.
+func merged(before, after []byte, present any) (map[string]any, error) {
+	spec, err := json.Marshal(present)
+	for _, each := range [][]byte{before, spec} {
+		if err == nil {
+			err = json.Unmarshal(each, &appsv1.DaemonSetSpec{})
+		}
+	}
+	var patch []byte
+	if err == nil {
+		patch, err = strategicpatch.CreateTwoWayMergePatch(before, after, appsv1.DaemonSetSpec{})
+	}
+	if err == nil {
+		spec, err = strategicpatch.StrategicMergePatch(spec, patch, appsv1.DaemonSetSpec{})
+	}
+	result := map[string]any{}
+	if err == nil {
+		err = json.Unmarshal(spec, &result)
+	}
+	return result, errors.Wrap(err, "merging the changes of users")
+}
+
+// withImages returns the present DaemonSet with the images of the wanted one, or nil if it has them. It keeps other changes by users.
 func withImages(wanted, present *unstructured.Unstructured) *unstructured.Unstructured {
 	if wanted.GetKind() != daemonSetKind {
 		return nil

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"encoding/json"
+	"strconv"
 	"testing"
 	"time"
 
@@ -14,7 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/config/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
+	"github.com/capnm/cluster-api-node-maintenance/test/guide"
 )
 
 // TestNodeAgent checks when the node agent is installed in a workload cluster, and when it is removed. Its Pods do not run.
@@ -78,12 +83,67 @@ func TestNodeAgent(t *testing.T) {
 		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
 		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	})
+	t.Run("S18: a new version of the bundle keeps what users have set", func(t *testing.T) {
+		s := all.sub(t)
+		enabled(s)
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: nodeAgentKey.Namespace, Name: nodeAgentKey.Name}}
+		config.Data = map[string]string{"config.yaml": "logindDropInDir: /run/systemd/logind.conf.d"}
+		s.create(s.workload.Client, config)
+		agent := read(s, s.workload.Client, nodeAgentKey, &appsv1.DaemonSet{})
+		s.patch(s.workload.Client, agent, func() {
+			agent.Spec.Template.Spec.Containers[0].Args = []string{"--static-pod-path=/etc/kubelet.d"}
+			earlier := agent.Spec.DeepCopy() // of the version that the annotations say
+			earlier.Template.Spec.Containers[0].Args, earlier.Template.Spec.PriorityClassName = nil, "earlier"
+			agent.Spec.Template.Spec.PriorityClassName = "earlier"
+			recorded, err := json.Marshal(earlier)
+			s.Expect(err).NotTo(HaveOccurred())
+			agent.Annotations[v1alpha1.BundleSpecAnnotation] = string(recorded)
+			agent.Annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(workload.BundleVersion - 1)
+		})
+		p := read(s, s.fleet.Client, client.ObjectKeyFromObject(policy), &v1alpha1.MachineDrainPolicy{})
+		s.patch(s.fleet.Client, p, func() { p.Labels = map[string]string{"check": "again"} })
+		s.Eventually(func(g Gomega) {
+			agent := read(g, s.workload.Client, nodeAgentKey, &appsv1.DaemonSet{})
+			g.Expect(agent.Annotations).To(HaveKeyWithValue(v1alpha1.BundleVersionAnnotation, strconv.Itoa(workload.BundleVersion)))
+			g.Expect(agent.Spec.Template.Spec.PriorityClassName).To(Equal("system-node-critical"))
+			g.Expect(agent.Spec.Template.Spec.Containers[0].Args).To(ConsistOf("--static-pod-path=/etc/kubelet.d"))
+		}, eventually, pace).Should(Succeed())
+		s.Expect(read(s, s.workload.Client, nodeAgentKey, &corev1.ConfigMap{}).Data).To(Equal(config.Data))
+		s.Expect(read(s, s.fleet.Client, client.ObjectKeyFromObject(policy), &v1alpha1.MachineDrainPolicy{}).Spec.NodeAgent).To(Equal(v1alpha1.NodeAgentEnabled))
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
+		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+	})
 	t.Run("S71: the node agent is removed by a manager without the feature gate", func(t *testing.T) {
 		s := all.sub(t)
 		enabled(s)
 		s.fleet.KillManager()
 		s.Expect(s.fleet.StartManager(s.Context(), "--feature-gates=NodeAgent=false")).To(Succeed())
 		s.Eventually(s.nodeAgent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		s.Expect(s.fleet.Client.Delete(s.Context(), policy.DeepCopy())).To(Succeed())
+	})
+	t.Run("S92: the commands of the guide remove a node agent that no manager serves", func(t *testing.T) {
+		s := all.sub(t)
+		s.fleet.KillManager()
+		s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+		enabled(s)
+		s.fleet.KillManager()
+		node := controlplane.NewNode("agents")
+		s.create(s.workload.Client, node)
+		status := client.MergeFrom(node.DeepCopy())
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: v1alpha1.NodeAgentReady, Status: corev1.ConditionTrue})
+		s.Expect(s.workload.Client.Status().Patch(s.Context(), node, status)).To(Succeed())
+		commands, err := guide.Section("../..", "nodeagent.md", "Disable it")
+		s.Expect(err).NotTo(HaveOccurred())
+		s.Expect(commands).To(HaveLen(1))
+		s.newKubectl().run(commands[0].Content, "")
+		s.Expect(s.nodeAgent()).To(Satisfy(apierrors.IsNotFound))
+		s.Expect(read(s, s.workload.Client, client.ObjectKeyFromObject(node), &corev1.Node{}).Status.Conditions).
+			NotTo(ContainElement(HaveField("Type", v1alpha1.NodeAgentReady)))
+		objects, err := workload.NodeAgent("")
+		s.Expect(err).NotTo(HaveOccurred())
+		for _, object := range objects {
+			s.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object)).To(Satisfy(apierrors.IsNotFound), object.GetKind())
+		}
 	})
 }
 
