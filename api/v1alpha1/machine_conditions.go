@@ -16,7 +16,8 @@ const (
 	ReasonPolicyNotDecodable = "PolicyNotDecodable"
 	// ReasonWaitingForPreDrainHook means that pre-drain hooks of other owners hold the drain. The message names the hooks and their owners.
 	ReasonWaitingForPreDrainHook = "WaitingForPreDrainHook"
-	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows.
+	// ReasonWaitingForTurn means that as many other Nodes of the Cluster are being drained as maxParallelDrains allows, or Nodes in as many
+	// domains as maxParallelDrainsPerTopology allows.
 	ReasonWaitingForTurn = "WaitingForTurn"
 	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.
 	ReasonMachineDraining = "Draining"

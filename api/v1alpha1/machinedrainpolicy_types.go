@@ -62,6 +62,24 @@ type RolloutPolicy struct {
 	OutdatedNodes OutdatedNodesPolicy `json:"outdatedNodes,omitempty"`
 }
 
+// TopologyDrainLimit limits in how many domains of a topology Nodes are drained at the same time.
+type TopologyDrainLimit struct {
+	// key is the label of the Nodes whose values are the domains, for example topology.kubernetes.io/zone. A Node that does not have the
+	// label, or has it without a value, is a separate domain.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$`
+	Key string `json:"key,omitempty"`
+
+	// maxDomains is the maximum number of domains.
+	// +optional
+	// +default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxDomains int32 `json:"maxDomains,omitempty"`
+}
+
 // MachineDrainPolicySpec selects Machines and says how their Nodes are drained. If several policies select a Machine, the first one by name
 // applies. If no policy selects it, Cluster API drains its Node.
 type MachineDrainPolicySpec struct {
@@ -110,15 +128,20 @@ type MachineDrainPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([1-9][0-9]?|100)%$') : self >= 1 && self <= 2147483647",message="maxParallelDrains must be from 1 to 2147483647, or a percentage from 1% to 100%"
 	MaxParallelDrains *intstr.IntOrString `json:"maxParallelDrains,omitempty"`
 
-	// waitingNodes says what happens to the Nodes of Machines that wait because of maxParallelDrains. Cordon cordons them, so that no evicted
-	// Pod is scheduled to a Node that is drained next, except while no drain has made progress for a minute: a Pod may wait for a replica that
-	// needs one of these Nodes. Schedulable cordons each Node when its drain starts.
+	// maxParallelDrainsPerTopology limits in how many domains, such as zones, Nodes of a Cluster whose Machines follow this policy are
+	// drained at the same time. It applies with or without maxParallelDrains. If it is not set, there is no such limit.
+	// +optional
+	MaxParallelDrainsPerTopology TopologyDrainLimit `json:"maxParallelDrainsPerTopology,omitempty,omitzero"`
+
+	// waitingNodes says what happens to the Nodes of Machines that wait because of one of these limits. Cordon cordons them, so that no
+	// evicted Pod is scheduled to a Node that is drained next, except while no drain has made progress for a minute: a Pod may wait for a
+	// replica that needs one of these Nodes. Schedulable cordons each Node when its drain starts.
 	// +optional
 	// +default="Cordon"
 	WaitingNodes WaitingNodesPolicy `json:"waitingNodes,omitempty"`
 
-	// turnPatienceSeconds is after how long without progress a drain no longer counts for maxParallelDrains. The next Machine then begins, but
-	// at most one drain in a Cluster at a time exceeds a limit because of this. If it is not set, a drain counts until it ends.
+	// turnPatienceSeconds is after how long without progress a drain no longer counts for these limits. The next Machine then begins, but at
+	// most one drain in a Cluster at a time exceeds a limit because of this. If it is not set, a drain counts until it ends.
 	// +optional
 	// +kubebuilder:validation:Minimum=60
 	TurnPatienceSeconds int32 `json:"turnPatienceSeconds,omitempty"`

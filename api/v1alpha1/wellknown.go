@@ -144,8 +144,10 @@ const (
 	WaitingForTurnAnnotation = "maintenance.cluster.x-k8s.io/waiting-for-turn"
 
 	// TurnLimitAnnotation is the limit under which the Machine waits for a turn, the policy that sets it, and the UID of the Machine:
-	// 25%,workers/6a1ff5c1-…. The limit holds while no policy selects the Machine. With another UID, it is a copy and means nothing. No drain
-	// begins in the first three seconds in which another policy selects the Machine: the recorded one may be replaced.
+	// 25%,workers,topology.kubernetes.io/zone=1/6a1ff5c1-…, where one of the two limits may be missing: 25%,workers/6a1ff5c1-…, or
+	// ,workers,topology.kubernetes.io/zone=1/6a1ff5c1-…. The limit holds while no policy selects the Machine. With another UID, it is a copy
+	// and means nothing. No drain begins in the first three seconds in which another policy selects the Machine: the recorded one may be
+	// replaced.
 	TurnLimitAnnotation = "maintenance.cluster.x-k8s.io/turn-limit"
 
 	// DrainBlockedAnnotation is the time since which something has prevented the drain from beginning, or kept the manager from observing

@@ -54,7 +54,7 @@ func (s *scope) course() history.Course {
 	course := history.Course{
 		DrainEnd: s.now, Releasing: s.now,
 		DrainTimedOut: s.drainTimeoutMessage, VolumesTimedOut: s.volumesTimeoutMessage,
-		Limited: machinedrain.LimitOf(s.machine, s.policy).Max != nil && !util.IsControlPlaneMachine(s.machine),
+		Limited: machinedrain.LimitOf(s.machine, s.policy).IsSet() && !util.IsControlPlaneMachine(s.machine),
 	}
 	if s.machine.DeletionTimestamp != nil {
 		course.Deleted = s.machine.DeletionTimestamp.Time

@@ -46,7 +46,7 @@ func (r *Reconciler) turn(ctx context.Context, s *scope) (machinedrain.Turn, err
 // isOutOfOrder reports whether a turn that the Machine gets does not follow from the order of the requests alone: the Machine is overdue,
 // or something blocks its drain.
 func (s *scope) isOutOfOrder(turn machinedrain.Turn) bool {
-	return turn.Overdue || s.blind && turn.Limit > 0 && turn.Now()
+	return turn.Overdue || s.blind && turn.IsLimited() && turn.Now()
 }
 
 // confirmTurn decides about a turn out of order by what the API server has: the watch may not have delivered yet that another Machine has
@@ -125,8 +125,7 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 	if err != nil {
 		return machinedrain.Turn{}, err
 	}
-	self, limit := machinedrain.ContenderOf(s.machine), machinedrain.LimitOf(s.machine, s.policy)
-	self.Policy, self.Patience = limit.Policy, limit.Patience
+	self := machinedrain.ContenderOf(s.machine).On(s.node).Under(machinedrain.LimitOf(s.machine, s.policy), workers)
 	switch invalid, err := r.Maintenances.HasInvalidRules(ctx, s.cluster)(s.machine); {
 	case err != nil:
 		return machinedrain.Turn{}, err
@@ -135,7 +134,7 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 	default:
 		self.Standing = r.standing(s)
 	}
-	return machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), s.now), nil
+	return machinedrain.TurnOf(self, all, self.Limit, s.now), nil
 }
 
 // standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the
@@ -205,7 +204,7 @@ func (r *Reconciler) blindTurnAmong(ctx context.Context, s *scope, reader client
 // Without one, nothing would end the turn. Without a limit, because the policy is missing, maybe for a moment only, all would have turns at
 // once: blindTurn decides then.
 func (r *Reconciler) turnOfBlocked(ctx context.Context, s *scope, remote client.Client) *machinedrain.Turn {
-	isLimitKnown := s.policy != nil || machinedrain.LimitOf(s.machine, nil).Max != nil
+	isLimitKnown := s.policy != nil || machinedrain.LimitOf(s.machine, nil).IsSet()
 	if remote == nil || s.Turn != nil || !isLimitKnown || !machinedrain.WantsDrain(s.machine, s.policy) || machinedrain.DrainTimeout(s.machine) <= 0 {
 		return nil
 	}
@@ -273,8 +272,8 @@ func reachability(ctx context.Context, remote client.Client, now time.Time) func
 			return node, err
 		}
 		silent := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, LastTransitionTime: metav1.NewTime(now)}
-		created := metav1.ObjectMeta{CreationTimestamp: node.CreationTimestamp}
-		return &corev1.Node{ObjectMeta: created, Spec: node.Spec, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{silent}}}, nil
+		meta := metav1.ObjectMeta{CreationTimestamp: node.CreationTimestamp, Labels: node.Labels}
+		return &corev1.Node{ObjectMeta: meta, Spec: node.Spec, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{silent}}}, nil
 	}
 }
 

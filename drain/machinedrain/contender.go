@@ -20,8 +20,9 @@ type Contender struct {
 	Name string
 	// Policy is the name of the policy whose maxParallelDrains counts the Machine, see Limit. If it is empty, that of each policy does.
 	Policy string
-	// Limit is the number of drains that the policy allows, 0 if that is not known, and Patience is that of its Limit.
+	// Limit is the number of drains that the policy allows, 0 if that is not known. Topology and Patience are those of its Limit.
 	Limit    int
+	Topology v1alpha1.TopologyDrainLimit
 	Patience time.Duration
 	// Requested is when the drain was requested, see RequestedAt. The zero time means that it was not.
 	Requested time.Time
@@ -33,6 +34,8 @@ type Contender struct {
 	Progress Progress
 	// Timeout is the drain timeout of the Machine, 0 if it has none.
 	Timeout time.Duration
+
+	labels map[string]string // of its Node, nil if it was not read
 
 	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
 }
@@ -145,6 +148,12 @@ func ContenderOf(m *clusterv1.Machine) Contender {
 	return c
 }
 
+// Under returns the contender under a limit, in a Cluster with a number of workers.
+func (c Contender) Under(limit Limit, workers int) Contender {
+	c.Policy, c.Limit, c.Topology, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), limit.Topology, limit.Patience
+	return c
+}
+
 // lostAfter is how long a Node must have been unreachable to be lost. Kubernetes evicts its Pods after the same time. If the network
 // between the Nodes and the API server fails for a shorter time, the drains of all Machines of the Cluster must not begin together.
 const lostAfter = 5 * time.Minute
@@ -228,14 +237,14 @@ func Contenders(
 		if !IsDraining(m) && !stillDrains(m, observed.Maintenance, now) {
 			continue
 		}
-		c, limit := ContenderOf(m), LimitOf(m, observed.Policy)
+		c, limit := ContenderOf(m).On(observed.Node), LimitOf(m, observed.Policy)
 		if c.Standing = StandingOf(m, observed, now); !c.Standing.isContender() {
 			continue
 		}
 		if began := hasTurnSince(m, observed.Maintenance, now); began != nil {
 			c.Began, c.Progress = *began, observed.Progress.After(*began)
 		}
-		c.Policy, c.Limit, c.Patience = limit.Policy, ParallelDrains(limit.Max, workers), limit.Patience
+		c = c.Under(limit, workers)
 		contenders = append(contenders, c)
 	}
 	return contenders, workers, nil

@@ -1,6 +1,8 @@
 package machinedrain
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,28 +15,66 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// Limit is the maxParallelDrains under which a Machine counts: with the other Machines of its Cluster that follow the same policy.
+// Limit is the limit under which a Machine counts: with the other Machines of its Cluster that follow the same policy.
 type Limit struct {
 	// Policy is the name of the MachineDrainPolicy that sets it. It is empty if no policy selects the Machine, or if it is not known which
 	// does.
 	Policy string
-	// Max is nil if there is no limit.
+	// Max is maxParallelDrains, nil if it is not set.
 	Max *intstr.IntOrString
+	// Topology is maxParallelDrainsPerTopology. Its key is empty if it is not set.
+	Topology v1alpha1.TopologyDrainLimit
 	// Patience is after how long without progress a drain no longer counts, 0 for never, also if no policy selects the Machine.
 	Patience time.Duration
 }
+
+// IsSet reports whether there is a limit.
+func (l Limit) IsSet() bool { return l.Max != nil || l.Topology.Key != "" }
 
 // LimitOf returns the limit of the policy that a Machine follows. policy is nil if no policy selects the Machine any more, maybe for a
 // moment only: the limit is then the one that the Machine has recorded, see RecordLimit.
 func LimitOf(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) Limit {
 	if policy != nil {
-		return Limit{Policy: policy.Name, Max: policy.Spec.MaxParallelDrains, Patience: seconds(&policy.Spec.TurnPatienceSeconds)}
+		limit := Limit{
+			Policy: policy.Name, Max: policy.Spec.MaxParallelDrains, Topology: policy.Spec.MaxParallelDrainsPerTopology,
+			Patience: seconds(&policy.Spec.TurnPatienceSeconds),
+		}
+		if limit.Topology.Key != "" {
+			limit.Topology.MaxDomains = max(limit.Topology.MaxDomains, 1)
+		}
+		return limit
 	}
-	limit, name, found := strings.Cut(boundValue(m, v1alpha1.TurnLimitAnnotation), ",")
-	if !found {
+	return parseLimit(boundValue(m, v1alpha1.TurnLimitAnnotation))
+}
+
+// String returns the record of a limit: the maxParallelDrains, the policy, and the maxParallelDrainsPerTopology, if it is set.
+func (l Limit) String() string {
+	text := ","
+	if l.Max != nil {
+		text = l.Max.String() + ","
+	}
+	if text += l.Policy; l.Topology.Key != "" {
+		text += fmt.Sprintf(",%s=%d", l.Topology.Key, l.Topology.MaxDomains)
+	}
+	return text
+}
+
+// parseLimit returns the limit of a record, see Limit.String. It is not set if the record is empty or invalid.
+func parseLimit(text string) (limit Limit) {
+	parts := strings.Split(text, ",")
+	if len(parts) < 2 {
 		return Limit{}
 	}
-	return Limit{Policy: name, Max: ptr.To(intstr.Parse(limit))}
+	if limit.Policy = parts[1]; parts[0] != "" {
+		limit.Max = ptr.To(intstr.Parse(parts[0]))
+	}
+	if len(parts) > 2 {
+		key, domains, _ := strings.Cut(parts[2], "=")
+		if count, err := strconv.ParseInt(domains, 10, 32); err == nil {
+			limit.Topology = v1alpha1.TopologyDrainLimit{Key: key, MaxDomains: max(int32(count), 1)}
+		}
+	}
+	return limit
 }
 
 // FollowsAnother reports whether a Machine that has recorded the limit of a policy follows another one. The recorded one may be replaced in
@@ -71,10 +111,10 @@ func (c Clock) RecordLimit(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPo
 	switch {
 	case policy == nil || c.Waiting == nil && c.Held == nil:
 		return false
-	case limit.Max == nil:
+	case !limit.IsSet():
 		return removeAnnotations(m, v1alpha1.TurnLimitAnnotation)
 	}
-	value := bound(m, limit.Max.String()+","+limit.Policy)
+	value := bound(m, limit.String())
 	if m.Annotations[v1alpha1.TurnLimitAnnotation] == value {
 		return false
 	}

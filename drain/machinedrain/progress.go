@@ -76,6 +76,12 @@ func excusedFor(self Contender, all []Contender, now time.Time) int {
 	return 1
 }
 
+// excuses returns a function that reports whether a drain in progress is one of which a number does not count for a Machine, see
+// excusedFor.
+func (c Contender) excuses(count int, now time.Time) func(Contender) bool {
+	return func(drain Contender) bool { return count > 0 && drain.isStalled(c.Patience, now) }
+}
+
 // isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end.
 func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
 	return c.Standing == HasTurn && patience > 0 && c.Progress.isStalled(patience, now)
@@ -84,20 +90,21 @@ func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
 // exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that
 // has waited longer, and whose drain the manager may not have observed yet.
 func exceedsElsewhere(self Contender, all []Contender, now time.Time) bool {
-	draining, isStalled := map[string]int{}, map[string]bool{}
+	draining, isStalled := map[string][]Contender{}, map[string]bool{}
 	for _, c := range all {
 		if c.Standing == HasTurn {
-			draining[c.Policy]++
+			draining[c.Policy] = append(draining[c.Policy], c)
 		}
 		isStalled[c.Policy] = isStalled[c.Policy] || c.isStalled(c.Patience, now)
 	}
-	unlimited := 0
+	var unlimited []Contender
 	if self.Policy != "" {
 		unlimited = draining[""] // of policies that are gone: they count under each limit
 	}
 	return slices.ContainsFunc(all, func(c Contender) bool {
 		isNext := c.Standing == Waits && isStalled[c.Policy] && compareContenders(c, self) < 0
-		return c.Policy != self.Policy && c.Limit > 0 && (draining[c.Policy]+unlimited > c.Limit || isNext)
+		isLimited := c.Limit > 0 || c.Topology.Key != ""
+		return c.Policy != self.Policy && isLimited && (c.exceeds(slices.Concat(draining[c.Policy], unlimited)) || isNext)
 	})
 }
 

@@ -121,7 +121,10 @@ func bound(m *clusterv1.Machine, value string) string { return value + "/" + str
 // boundValue returns the value in an annotation that counts on one Machine only. It is empty if the Machine does not have the annotation,
 // or has that of another Machine, or one without a UID, of an earlier version of the manager.
 func boundValue(m *clusterv1.Machine, annotation string) string {
-	value, uid, _ := strings.Cut(m.Annotations[annotation], "/")
+	value, uid := m.Annotations[annotation], ""
+	if i := strings.LastIndexByte(value, '/'); i >= 0 {
+		value, uid = value[:i], value[i+1:]
+	}
 	if uid != string(m.UID) {
 		return ""
 	}

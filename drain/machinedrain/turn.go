@@ -18,12 +18,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because maxParallelDrains limits it, see LimitOf and
+// NeedsTurn reports whether the drain of a Machine may have to wait for a turn, because its policy limits drains, see LimitOf and
 // StandingOf. Its Node exists. present is its NodeMaintenance, nil if it has none. A Machine whose drain in place has ended needs no turn
 // if another actor has deleted its NodeMaintenance and the Node is still cordoned: a user may still be working on the Node. One that was
 // created after the request is another Node, which may have registered as unschedulable.
 func NeedsTurn(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	isLimited := LimitOf(m, policy).Max != nil || FollowsAnother(m, policy)
+	isLimited := LimitOf(m, policy).IsSet() || FollowsAnother(m, policy)
 	staysDrained := hasEndedInPlace(m) && present == nil && node != nil && node.Spec.Unschedulable && !node.CreationTimestamp.After(*drainRequested(m))
 	return isLimited && !staysDrained && StandingOf(m, ObservedDrain{Node: node, Maintenance: present}, now).waits()
 }
@@ -67,11 +67,12 @@ func (c Contender) latest(lastBegan time.Time) time.Time {
 // before one of them gets it.
 const settling = 2 * time.Second
 
-// Turn says whether maxParallelDrains permits the drain of a Machine.
+// Turn says whether the limits of the policy permit the drain of a Machine. The zero value does.
 type Turn struct {
 	// Draining is the number of other Machines under the same limit that drain, and Before the number of those that have waited longer. The
-	// drain may start while their sum is less than Limit. Limit 0 means no limit.
+	// drain may start while their sum is less than Limit, and Domains permits it. Limit is maxParallelDrains, 0 if it is not set.
 	Draining, Before, Limit int
+	Domains                 Domains
 	// Excused is how many of the drains in progress do not count, because they have made no progress for the patience of the policy: none or
 	// one.
 	Excused int
@@ -97,10 +98,16 @@ type Turn struct {
 }
 
 // Now reports whether the drain may start now.
-func (t Turn) Now() bool { return t.Limit == 0 || t.isFirst() && t.Settles.IsZero() || t.Overdue }
+func (t Turn) Now() bool { return !t.IsLimited() || t.isFirst() && t.Settles.IsZero() || t.Overdue }
+
+// IsLimited reports whether there is a limit.
+func (t Turn) IsLimited() bool { return t.Limit > 0 || t.Domains.Limit.Key != "" }
 
 // isFirst reports whether the drain may start as far as the known Machines are concerned.
-func (t Turn) isFirst() bool { return t.Draining-t.Excused+t.Before < t.Limit }
+func (t Turn) isFirst() bool { return t.permitsOneMore() && t.Domains.permits() }
+
+// permitsOneMore reports whether maxParallelDrains permits the drain.
+func (t Turn) permitsOneMore() bool { return t.Limit == 0 || t.Draining-t.Excused+t.Before < t.Limit }
 
 // Message says what a Machine of a Cluster waits for.
 func (t Turn) Message(cluster string) string {
@@ -113,6 +120,10 @@ func (t Turn) Message(cluster string) string {
 	if t.isFirst() {
 		return fmt.Sprintf("Waiting for Machines of Cluster %s whose drains were requested, or no longer held by hooks, in the same second and that precede this "+
 			"one (maxParallelDrains)", cluster)
+	}
+	if t.permitsOneMore() {
+		t.Longest = t.Domains.Longest
+		return t.Domains.message(cluster) + t.holder()
 	}
 	excused := ""
 	if t.Excused > 0 {
@@ -171,10 +182,10 @@ func SettlesWithoutNodeRef(m *clusterv1.Machine, present *v1alpha1.NodeMaintenan
 
 // TurnOf decides when a Machine drains, among the contenders of its Cluster that count under the same limit: the oldest request is first.
 // The order is the same for all of them, so their decisions agree even if some have not observed yet that another drain has started, but
-// for what blocks them, which the manager keeps in memory. A limit of 0 means no limit. Of several overdue Machines only the oldest request
-// starts.
+// for what blocks them, which the manager keeps in memory. limit is maxParallelDrains, 0 if it is not set. So no Machine in a domain whose
+// Nodes are drained passes one in another domain that has waited longer. Of several overdue Machines only the oldest request starts.
 func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
-	if limit == 0 || self.Standing == HasTurn {
+	if limit == 0 && self.Topology.Key == "" || self.Standing == HasTurn {
 		return Turn{}
 	}
 	excused := excusedFor(self, all, now)
@@ -186,20 +197,31 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	}
 	turn.Latest, turn.Overdue = self.latest(lastBegan), self.isOverdue(lastBegan, now)
 	ahead, isBlocked := aheadOf(self, others), false
+	var delaying []Contender
 	for _, other := range ahead {
 		turn.Overdue = turn.Overdue && !other.takesOverdueTurn(self, lastBegan, now)
 		if !other.delays(self) {
 			continue
 		}
 		turn.Before++
+		delaying = append(delaying, other)
 		isBlocked = isBlocked || other.isPassedBy(self)
 		if other.Standing != Waits && turn.Blocked == "" {
 			turn.Blocked = other.Name
 		}
 	}
-	turn.Overdue = turn.Overdue && (turn.Draining-excusedFor(nextOf(self, ahead), all, now) >= limit || isBlocked)
+	turn.Domains = domainsFor(self, draining, delaying, self.excuses(excused, now))
+	turn.Overdue = turn.Overdue && (isBlocked || !mayBegin(nextOf(self, ahead), all, draining, turn, now))
 	turn.StallsAt, turn.Stalled, turn.MayStall = stallsAt(draining, now)
 	return turn
+}
+
+// mayBegin reports whether the limits of a turn permit that the drain of the next Machine begins beside those in progress.
+func mayBegin(next Contender, all, draining []Contender, turn Turn, now time.Time) bool {
+	next.Topology = turn.Domains.Limit
+	excused := excusedFor(next, all, now)
+	beside := Turn{Limit: turn.Limit, Draining: turn.Draining, Excused: excused, Domains: domainsFor(next, draining, nil, next.excuses(excused, now))}
+	return beside.isFirst()
 }
 
 // underLimitOf returns the other contenders that count under the limit of one of them.

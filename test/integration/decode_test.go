@@ -157,6 +157,7 @@ spec:
   onTimeout: Delete
   excludeFromLoadBalancers: true
   maxParallelDrains: 5
+  maxParallelDrainsPerTopology: {key: a, maxDomains: 2}
   turnPatienceSeconds: 60
   waitingNodes: Schedulable
   ignoredPreDrainHooks: [a]

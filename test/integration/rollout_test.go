@@ -160,6 +160,10 @@ func TestRollouts(t *testing.T) {
 		all.sub(t).failsOver()
 	})
 
+	t.Run("M154: drains the Nodes of one zone at a time with maxParallelDrainsPerTopology", func(t *testing.T) {
+		all.sub(t).drainsZoneAfterZone()
+	})
+
 	maintainMachines(t, all)
 }
 

@@ -139,7 +139,7 @@ var byReason = map[string]advice{
 		"another-pre-drain-hook-holds-the-drain",
 	},
 	v1alpha1.ReasonWaitingForTurn: {
-		"Increase maxParallelDrains, or fix what blocks the other drains: the command status shows it.", "the-machine-waits-for-other-machines",
+		"Increase the limit that is named, or fix what blocks the other drains: the command status shows it.", "the-machine-waits-for-other-machines",
 	},
 	v1alpha1.ReasonWaitingForVolumeDetach:    {"Check the VolumeAttachments of the Node and the CSI driver's controller.", "volumes-are-still-attached"},
 	v1alpha1.ReasonWaitingForWorkloadCluster: {"Check the API server and the kubeconfig Secret of the Cluster.", "the-workload-cluster-cant-be-reached"},

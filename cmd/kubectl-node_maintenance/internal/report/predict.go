@@ -172,8 +172,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	hasInvalidRules := func(machine *clusterv1.Machine) bool {
 		return len(machinedrain.CompileRules(m.Cluster, machine, v1alpha1.DaemonSetPodsSkip, m.Rules).Problems) > 0
 	}
-	self, limit := machinedrain.ContenderOf(m.Machine), machinedrain.LimitOf(m.Machine, intent.Policy)
-	self.Policy, self.Patience = limit.Policy, limit.Patience
+	self := machinedrain.ContenderOf(m.Machine).On(node)
 	if hasInvalidRules(m.Machine) {
 		self.Standing = machinedrain.AwaitsRules
 	}
@@ -196,7 +195,8 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		observed.IsHeld = machinedrain.IsReportedHeld(sibling) || !machinedrain.WantsDrain(sibling, observed.Policy)
 		return observed, nil
 	})
-	turn := machinedrain.TurnOf(self, all, machinedrain.ParallelDrains(limit.Max, workers), now)
+	self = self.Under(machinedrain.LimitOf(m.Machine, intent.Policy), workers)
+	turn := machinedrain.TurnOf(self, all, self.Limit, now)
 	turn.Settles = time.Time{} // for others that are deleted, or whose hooks are removed, in the same second
 	return turn
 }
