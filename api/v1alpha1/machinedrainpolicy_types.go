@@ -230,6 +230,14 @@ type MachineDrainPolicyStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	LongestWaits []DrainWait `json:"longestWaits,omitempty"`
+
+	// recentDrains are the last drains of deleted Machines that have ended, starting with the one that ended last, and what became of the
+	// Pods that they evicted. Beyond 16, the oldest drain is removed whose Pods have all been replaced by ready ones, or else the oldest.
+	// +optional
+	// +listType=map
+	// +listMapKey=machineUID
+	// +kubebuilder:validation:MaxItems=16
+	RecentDrains []RecentDrain `json:"recentDrains,omitempty"`
 }
 
 // DrainWait is a blocked drain.

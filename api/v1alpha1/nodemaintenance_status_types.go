@@ -354,6 +354,10 @@ type NodeMaintenanceStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Replacements []ReplacementStatus `json:"replacements,omitempty"`
+
+	// outcome says what became of the Pods that the drain has evicted. It is set when the drain has ended.
+	// +optional
+	Outcome *DrainOutcome `json:"outcome,omitempty"`
 }
 
 // NodeMaintenanceSummary has the totals of all Nodes, and what blocks the drain.
