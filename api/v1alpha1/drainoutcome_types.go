@@ -77,7 +77,7 @@ type DrainOutcome struct {
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="endTime must be a time as in RFC 3339, from 1970 to 9998"
 	EndTime metav1.Time `json:"endTime,omitempty,omitzero"`
 
-	// readTime is the time at which the Pods were last read. It is not set until they have been read.
+	// readTime is the time of the last reading. What could not be read then is unknown. It is not set before the first reading.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= timestamp('1970-01-01T00:00:00Z') && self < timestamp('9999-01-01T00:00:00Z')",message="readTime must be a time as in RFC 3339, from 1970 to 9998"
 	ReadTime *metav1.Time `json:"readTime,omitempty"`

@@ -39,6 +39,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/deployment"
@@ -212,6 +213,9 @@ func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order 
 	return cache, errors.Wrap(err, "setting up the cluster cache")
 }
 
+// outcomeWorkers is the number of MachineDrainPolicies whose recent drains are read at the same time.
+const outcomeWorkers = 4
+
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder, unread *setaside.Objects) error {
 	now, local := clock.RealClock{}, unread.Client(mgr.GetClient())
 	order := &workload.ConnectOrder{Machines: local, Clock: now}
@@ -231,8 +235,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	served := &evacuation.Machines{Reader: local, Maintenances: requester}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
+	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Clock: now}
 	machines := &machine.Reconciler{
-		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Clock: now,
+		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Outcomes: outcomes, Clock: now,
 		Filter: filter, ConnectNow: order.ConnectNow,
 	}
 	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
@@ -261,6 +266,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))),
 		rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))),
 		policies.SetupWithManager(mgr, workload.FairOptions(1, itself)),
+		outcomes.SetupWithManager(mgr, workload.FairOptions(outcomeWorkers, itself)),
 		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
 		sweeper.SetupWithManager(mgr, ofMaintenance),
 		served.SetupWithManager(ctx, mgr),

@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
@@ -17,6 +18,7 @@ import (
 
 // recordEnd logs how the deletion of a Machine ended, and records its history. It runs after the write that ends it.
 func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
+	evicted := r.evicted(s)
 	line := r.Recorder.EndDeletion(s.maintenanceRequest(), s.trace(), s.course(), tracing.Result{
 		Outcome: result.reason, Message: result.message, Released: r.Clock.Now(),
 	})
@@ -24,6 +26,24 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
 		return
 	}
 	ctrl.LoggerFrom(ctx).Info("The drain has ended", append([]any{"Node", klog.KRef("", s.machine.Status.NodeRef.Name)}, line...)...)
+	if s.policy != nil && s.policy.Name != "" {
+		r.Outcomes.Record(client.ObjectKeyFromObject(s.policy), v1alpha1.RecentDrain{
+			MachineUID: string(s.machine.UID), Machine: s.machine.Name, Cluster: s.machine.Spec.ClusterName, Node: s.machine.Status.NodeRef.Name,
+			DrainOutcome: evicted,
+		})
+	}
+}
+
+// evicted returns the Pods that the drain of the Machine has evicted. What became of them is not known yet.
+func (r *Reconciler) evicted(s *scope) v1alpha1.DrainOutcome {
+	start, pods := s.now, int32(0)
+	if s.maintenance != nil {
+		pods = s.maintenance.Status.Summary.PodsEvacuated
+		if began := s.maintenance.StageStart(v1alpha1.StageDrain); began != nil {
+			start = *began
+		}
+	}
+	return r.Recorder.Outcome(s.maintenanceRequest(), s.trace(), start, pods, r.Clock.Now())
 }
 
 // nameOfCluster returns the name of the Cluster, which may not have been read.

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
@@ -60,6 +61,7 @@ type Reconciler struct {
 	Clusters     *workload.Clusters
 	Maintenances *machinemaintenance.Requester
 	Recorder     *tracing.Recorder
+	Outcomes     *drainoutcome.Reconciler // keeps the drains that have ended
 	Clock        clock.PassiveClock
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)

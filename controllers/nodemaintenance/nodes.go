@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
@@ -221,6 +222,7 @@ func (r *Reconciler) forgetDeleted(change workload.Change) {
 	r.statuses.RemoveAll(of)
 	r.created.removeAll(of)
 	r.Recorder.ForgetCluster(change.Cluster)
+	drainoutcome.ForgetCluster(change.Cluster)
 }
 
 // maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists, or is not

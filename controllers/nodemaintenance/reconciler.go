@@ -198,7 +198,7 @@ func (r *Reconciler) steps(s *scope) []step {
 	case v1alpha1.StageDrain:
 		return []step{
 			r.addFinalizer, r.listNodes, r.takeTurns, r.cordon, r.evacuate, r.deleteRemainingPods, r.releaseDeselectedNodes,
-			r.confirm, r.report, r.updateNodeConditions, r.reportRefused,
+			r.confirm, r.report, r.updateNodeConditions, r.reportRefused, r.readOutcome,
 		}
 	case v1alpha1.StageCordon:
 		cordon := r.cordon
@@ -238,7 +238,9 @@ func (r *Reconciler) completionSteps(s *scope) []step {
 	case s.keepsNodeCordoned():
 		return []step{r.stopObserving, r.reportRefused}
 	default:
-		return []step{r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused}
+		return []step{
+			r.addFinalizer, r.withdraw, r.uncordon, r.releaseDeselectedNodes, r.report, r.updateNodeConditions, r.stopObserving, r.reportRefused, r.readOutcome,
+		}
 	}
 }
 
@@ -247,6 +249,7 @@ func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)
+	forgetWithoutPlace(s.request)
 	r.Clusters.WithdrawConfirmation(s.request)
 	r.Clusters.ForgetProgress(s.request)
 	r.Clusters.Release(s.request.Cluster, watchOwner(s.request))

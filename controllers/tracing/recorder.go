@@ -14,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
 // evictedTTL is how long the time of an eviction is kept. After that, the deletionTimestamp of the Pod tells it, in whole seconds.
@@ -83,6 +84,14 @@ func (r *Recorder) drainOfMachine(machine types.UID) *drain {
 		}
 	}
 	return &drain{}
+}
+
+// drainOfTrace returns the drain of a NodeMaintenance, or of a deleted Machine whose NodeMaintenance is not known.
+func (r *Recorder) drainOfTrace(maintenance workload.Request, trace history.Trace) *drain {
+	if trace.Maintenance == "" {
+		return r.drainOfMachine(trace.Root)
+	}
+	return r.drainOf(maintenance, trace)
 }
 
 // Forget drops what is kept of a NodeMaintenance that no longer exists. The NodeMaintenance of a deleted Machine is recreated until its
@@ -209,10 +218,7 @@ type Result struct {
 // EndDeletion ends the drain of a deleted Machine, and exports its root span. It returns the key-value pairs of the line that is logged,
 // nil if the drain has ended before.
 func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace, course history.Course, result Result) []any {
-	d := r.drainOfMachine(trace.Root)
-	if trace.Maintenance != "" {
-		d = r.drainOf(maintenance, trace)
-	}
+	d := r.drainOfTrace(maintenance, trace)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.history.Ended() {
@@ -237,6 +243,20 @@ func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace
 		line = append(line, part.Key, part.End.Sub(part.Start).Round(time.Millisecond).String())
 	}
 	return append(line, "outcome", result.Outcome, "message", result.Message, "duration", now.Sub(course.Deleted).Round(time.Millisecond).String())
+}
+
+// Outcome returns the outcome of a drain that has ended, before it is read: the Pods that it has evicted. start is the start of the drain, and
+// pods the number of evacuated Pods that the status counts, which exceeds the observed ones after a restart of the manager.
+func (r *Recorder) Outcome(maintenance workload.Request, trace history.Trace, start time.Time, pods int32, end time.Time) v1alpha1.DrainOutcome {
+	d := r.drainOfTrace(maintenance, trace)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	evicted, beyond := d.history.Evicted()
+	summary, lost := d.history.Summary(), int32(0)
+	if summary.Since.IsZero() || summary.Since.Sub(start) > restartedAfter {
+		lost = max(0, pods-int32(summary.Pods)) //nolint:gosec // bounded by the number of Pods
+	}
+	return outcome.Begin(evicted, beyond, lost, end)
 }
 
 func (r *Recorder) exportParts(trace history.Trace, all []history.Part) {

@@ -97,6 +97,7 @@ type Drain struct {
 	attempts map[types.UID]int // evacuations that have ended, of Pods that may still exist
 	earlier  func(Step) bool
 	summary  Summary
+	evicted  evicted
 	lastEnd  time.Time // of an evacuation
 	ended    bool
 }
@@ -104,6 +105,7 @@ type Drain struct {
 // evacuating is a Pod whose evacuation has begun and not ended.
 type evacuating struct {
 	Evacuation
+	place
 
 	round     int  // the last observation that includes it
 	requested bool // its Evacuation has not been observed
@@ -231,7 +233,7 @@ func outcomeOf(pod Pod) Outcome {
 
 // add adds a Pod whose evacuation has begun.
 func (d *Drain) add(pod Pod, now time.Time) *evacuating {
-	e := &evacuating{Evacuation: Evacuation{
+	e := &evacuating{place: placeOf(pod), Evacuation: Evacuation{
 		Step: stepOf(pod), Namespace: pod.Object.Namespace, Name: pod.Object.Name, UID: pod.Object.UID, Node: pod.Object.Spec.NodeName, Start: now,
 		Attempt: d.attempts[pod.Object.UID],
 	}}
@@ -258,7 +260,7 @@ func (d *Drain) add(pod Pod, now time.Time) *evacuating {
 // update records what a Pod waits for now.
 func (d *Drain) update(e *evacuating, pod Pod, wait Wait, o Observation, now time.Time) {
 	if pod.Evacuation != nil {
-		e.Refusals = pod.Evacuation.Status.FailedEvictionCounter
+		e.Refusals, e.since = pod.Evacuation.Status.FailedEvictionCounter, pod.Evacuation.CreationTimestamp.Time
 	}
 	if wait.AwaitsBudget() && o.Budget != nil && !e.isBlockedBy(wait.Reason) {
 		wait.Object = o.Budget(pod.Object)
@@ -323,6 +325,9 @@ func (d *Drain) end(e *evacuating, outcome Outcome, o Observation, now time.Time
 		step.active--
 	}
 	d.summary.add(&e.Evacuation)
+	if outcome == Terminated {
+		d.evicted.add(e)
+	}
 	return e.Evacuation
 }
 

@@ -8,6 +8,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
@@ -67,8 +68,14 @@ func parse(controller string) Controller {
 	return Controller{Kind: kind, Namespace: namespace, Name: name}
 }
 
+// Object is a controller.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
 // NewObject returns an empty object of a kind of controllers that Wanted understands, nil for other kinds.
-func NewObject(kind string) metav1.Object {
+func NewObject(kind string) Object {
 	switch kind {
 	case "Deployment":
 		return &appsv1.Deployment{}
@@ -86,7 +93,7 @@ func NewObject(kind string) metav1.Object {
 }
 
 // Wanted returns how many Pods a controller wants that are not finished, at least 0. known is false if its kind is not one of NewObject.
-func Wanted(controller metav1.Object) (pods int32, known bool) {
+func Wanted(controller Object) (pods int32, known bool) {
 	if controller.GetDeletionTimestamp() != nil {
 		return 0, true
 	}

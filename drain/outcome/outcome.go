@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -27,24 +28,25 @@ type Evicted struct {
 	Since      time.Time // the start of the first evacuation, by the clock of the workload cluster
 }
 
-// Begin returns the outcome of a drain before it is read. lost is the number of Pods that were evicted before the manager was restarted.
-func Begin(evicted []Evicted, lost int32, end time.Time) v1alpha1.DrainOutcome {
+// Begin returns the outcome of a drain before it is read. beyond is the number of evicted Pods of further controllers, and lost is the number
+// of Pods that were evicted before the manager was restarted.
+func Begin(evicted []Evicted, beyond, lost int32, end time.Time) v1alpha1.DrainOutcome {
 	outcome := v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end.Truncate(time.Second))}
 	evicted = slices.SortedFunc(slices.Values(evicted), func(a, b Evicted) int {
 		return cmp.Or(cmp.Compare(b.Pods, a.Pods), cmp.Compare(a.Controller.String(), b.Controller.String()))
 	})
-	beyond := int32(0)
 	for _, of := range evicted {
-		if outcome.Pods.Evicted += of.Pods; len(outcome.Applications) == MaxApplications {
+		if len(outcome.Applications) == MaxApplications {
 			beyond += of.Pods
 			continue
 		}
+		outcome.Pods.Evicted += of.Pods
 		outcome.Applications = append(outcome.Applications, v1alpha1.EvictedApplication{
 			Controller: of.Controller.String(), Since: metav1.NewTime(of.Since.Truncate(time.Second)),
 			Pods: v1alpha1.EvictedPods{Evicted: of.Pods, Unknown: of.Pods},
 		})
 	}
-	outcome.Pods.Evicted += lost
+	outcome.Pods.Evicted += beyond + lost
 	outcome.Pods.Unknown = outcome.Pods.Evicted
 	switch {
 	case lost > 0:
@@ -99,18 +101,13 @@ func Read(world World, now time.Time, outcomes ...*v1alpha1.DrainOutcome) {
 		}
 	}
 	for _, outcome := range order {
-		read := len(outcome.Applications) == 0
 		outcome.Applications = slices.DeleteFunc(outcome.Applications, func(application v1alpha1.EvictedApplication) bool {
 			controller := parse(application.Controller)
-			read = read || world.unread(controller) == nil
 			_, known := world.Wanted[controller]
 			// If it is not known how many Pods are wanted, the Pods that replace those of this drain must not count for another one.
 			return settled(application.Pods) && (known || !r.unsettled[application.Controller])
 		})
-		if read {
-			at := metav1.NewTime(now.Truncate(time.Second))
-			outcome.ReadTime = &at
-		}
+		outcome.ReadTime = ptr.To(metav1.NewTime(now.Truncate(time.Second)))
 		slices.SortStableFunc(outcome.Applications, func(a, b v1alpha1.EvictedApplication) int {
 			return cmp.Or(cmp.Compare(severity(b.Pods), severity(a.Pods)), cmp.Compare(a.Controller, b.Controller))
 		})

@@ -29,7 +29,7 @@ func TestProperties(t *testing.T) {
 						evicted = append(evicted, outcome.Evicted{Controller: controller, Pods: pods, Since: since})
 					}
 				}
-				drain := outcome.Begin(evicted, rapid.Int32Range(0, 2).Draw(t, "lost"), end.Add(time.Duration(i)*time.Second))
+				drain := outcome.Begin(evicted, 0, rapid.Int32Range(0, 2).Draw(t, "lost"), end.Add(time.Duration(i)*time.Second))
 				drains = append(drains, &drain)
 			}
 			for range 3 {

@@ -51,12 +51,15 @@ func Due(outcome *v1alpha1.DrainOutcome, now time.Time) bool {
 	return due
 }
 
-// Next returns when an outcome is read next after now, zero if it is not read any more.
+// Next returns when an outcome is read next after now, or when WithoutPlace becomes 0. It is zero if nothing follows.
 func Next(outcome *v1alpha1.DrainOutcome, now time.Time) time.Time {
 	for _, offset := range offsets(outcome) {
 		if at := outcome.EndTime.Add(offset); at.After(now) {
 			return at
 		}
+	}
+	if WithoutPlace(outcome, now) > 0 {
+		return outcome.EndTime.Add(lateUntil + lateEvery)
 	}
 	return time.Time{}
 }

@@ -1,0 +1,244 @@
+package drainoutcome
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
+)
+
+// maxDrains is the limit of v1alpha1.MachineDrainPolicyStatus.RecentDrains.
+const maxDrains = 16
+
+// EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced three
+// minutes after its end.
+const EventPodsWithoutPlace = "PodsWithoutPlace"
+
+// Reconciler keeps the recent drains in the status of MachineDrainPolicies, and reads what became of their Pods.
+type Reconciler struct {
+	Client   client.Client
+	Clusters *workload.Clusters
+	Filter   machinedrain.WatchFilter
+	Clock    clock.PassiveClock
+
+	events record.EventRecorder
+
+	mu    sync.Mutex
+	ended map[types.NamespacedName][]v1alpha1.RecentDrain // by policy, until they are in its status
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// SetupWithManager adds the reconciler to the manager.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	r.events = mgr.GetEventRecorderFor("node-maintenance-outcome") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("drainoutcome").
+		For(&v1alpha1.MachineDrainPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(r.keepQueue)).
+		WithOptions(options).
+		Complete(workload.RetryConflicts[reconcile.Request](r))
+	return errors.Wrap(err, "setting up the drain outcome controller")
+}
+
+// keepQueue stores the work queue, and enqueues the policies of drains that have ended before.
+func (r *Reconciler) keepQueue(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue = queue
+	for policy := range r.ended {
+		queue.Add(reconcile.Request{NamespacedName: policy})
+	}
+	return nil
+}
+
+// Record adds a drain that has ended to those of a policy. A nil Reconciler drops it.
+func (r *Reconciler) Record(policy types.NamespacedName, drain v1alpha1.RecentDrain) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended == nil {
+		r.ended = map[types.NamespacedName][]v1alpha1.RecentDrain{}
+	}
+	r.ended[policy] = outcome.Keep(append(r.ended[policy], drain), maxDrains)
+	if r.queue != nil {
+		r.queue.Add(reconcile.Request{NamespacedName: policy})
+	}
+}
+
+// recorded returns the drains of a policy that are not known to be in its status.
+func (r *Reconciler) recorded(policy types.NamespacedName) []v1alpha1.RecentDrain {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.ended[policy])
+}
+
+// forget drops drains that are in the status of their policy. Others may have been recorded meanwhile.
+func (r *Reconciler) forget(policy types.NamespacedName, stored []v1alpha1.RecentDrain) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := slices.DeleteFunc(r.ended[policy], func(drain v1alpha1.RecentDrain) bool {
+		return slices.ContainsFunc(stored, func(of v1alpha1.RecentDrain) bool { return of.MachineUID == drain.MachineUID })
+	})
+	if len(left) == 0 {
+		delete(r.ended, policy)
+		return
+	}
+	r.ended[policy] = left
+}
+
+// forgetPolicy drops what is kept of a policy that does not exist.
+func (r *Reconciler) forgetPolicy(policy types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.ended, policy)
+	ObserveWithoutPlace(sourceOf(policy), nil)
+}
+
+// Reconcile adds the drains that have ended to the status of a policy, and reads what became of the Pods when that is due.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	policy, now := &v1alpha1.MachineDrainPolicy{}, r.Clock.Now()
+	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
+		if lookup.DoesNotExist(err) {
+			r.forgetPolicy(request.NamespacedName)
+		}
+		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", request.NamespacedName)
+	}
+	ended, changed := r.recorded(request.NamespacedName), policy.DeepCopy()
+	drains := merge(changed.Status.RecentDrains, ended)
+	responsible, err := r.responsible(ctx, policy.Namespace, drains)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	before := slices.Clone(drains)
+	for i := range drains {
+		before[i].DrainOutcome = *drains[i].DrainOutcome.DeepCopy()
+	}
+	r.read(ctx, policy.Namespace, drains, responsible, now)
+	changed.Status.RecentDrains = outcome.Keep(slices.Clone(drains), maxDrains)
+	if !apiequality.Semantic.DeepEqual(policy.Status.RecentDrains, changed.Status.RecentDrains) {
+		if err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{})); err != nil {
+			return reconcile.Result{}, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", request.NamespacedName)
+		}
+	}
+	r.forget(request.NamespacedName, ended)
+	r.report(ctx, policy, before, drains, responsible, now)
+	return next(changed.Status.RecentDrains, responsible, now), nil
+}
+
+// merge adds drains that have ended, the last one first.
+func merge(present, ended []v1alpha1.RecentDrain) []v1alpha1.RecentDrain {
+	for _, drain := range ended {
+		present = slices.DeleteFunc(present, func(of v1alpha1.RecentDrain) bool { return of.MachineUID == drain.MachineUID })
+		present = append(present, drain)
+	}
+	slices.SortStableFunc(present, func(a, b v1alpha1.RecentDrain) int { return b.EndTime.Compare(a.EndTime.Time) })
+	return present
+}
+
+// responsible returns the Clusters of drains that this manager reconciles. Managers with different watch labels share policies. Outcomes in
+// a Cluster that does not exist any more are not read either: its Pods do not exist.
+func (r *Reconciler) responsible(ctx context.Context, namespace string, drains []v1alpha1.RecentDrain) (map[string]bool, error) {
+	all := map[string]bool{}
+	for _, drain := range drains {
+		if _, known := all[drain.Cluster]; known {
+			continue
+		}
+		cluster := &clusterv1.Cluster{}
+		err := r.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: drain.Cluster}, cluster)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, errors.Wrapf(err, "getting Cluster %s", drain.Cluster)
+		}
+		all[drain.Cluster] = err == nil && r.Filter.Selects(cluster)
+	}
+	return all, nil
+}
+
+// read reads the Clusters with outcomes that are due, concurrently: one that does not answer delays no other one.
+func (r *Reconciler) read(ctx context.Context, namespace string, drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time) {
+	byCluster, due := map[string][]*v1alpha1.DrainOutcome{}, map[string]bool{}
+	for i := range drains {
+		of := &drains[i]
+		if responsible[of.Cluster] {
+			byCluster[of.Cluster] = append(byCluster[of.Cluster], &of.DrainOutcome)
+			due[of.Cluster] = due[of.Cluster] || outcome.Due(&of.DrainOutcome, now)
+		}
+	}
+	var reading sync.WaitGroup
+	for cluster, outcomes := range byCluster {
+		if !due[cluster] {
+			continue
+		}
+		reading.Go(func() {
+			key := types.NamespacedName{Namespace: namespace, Name: cluster}
+			outcome.Read(Reader{r.Clusters}.World(ctx, key, outcome.Controllers(outcomes...)), now, outcomes...)
+		})
+	}
+	reading.Wait()
+}
+
+// report logs what has changed, sets the metric, and writes an event for each drain after which Pods have no place.
+func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPolicy, before, drains []v1alpha1.RecentDrain, responsible map[string]bool,
+	now time.Time,
+) {
+	pods := map[types.NamespacedName]int32{}
+	for i := range drains {
+		drain := &drains[i]
+		if !responsible[drain.Cluster] {
+			continue
+		}
+		cluster := types.NamespacedName{Namespace: policy.Namespace, Name: drain.Cluster}
+		without := outcome.WithoutPlace(&drain.DrainOutcome, now)
+		if without > 0 {
+			pods[cluster] += without
+		}
+		if before[i].Pods != drain.Pods {
+			ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "Cluster", klog.KRef(cluster.Namespace, cluster.Name),
+				"Machine", klog.KRef(policy.Namespace, drain.Machine), "Node", klog.KRef("", drain.Node), "pods", outcome.Summary(drain.Pods),
+				"afterEnd", now.Sub(drain.EndTime.Time).Round(time.Second).String())
+		}
+		if without > 0 && outcome.WithoutPlace(&before[i].DrainOutcome, now) == 0 {
+			where := fmt.Sprintf("Node %s (Machine %s, Cluster %s)", drain.Node, drain.Machine, drain.Cluster)
+			r.events.Event(policy, corev1.EventTypeWarning, EventPodsWithoutPlace, outcome.WithoutPlaceMessage(&drain.DrainOutcome, where))
+		}
+	}
+	ObserveWithoutPlace(sourceOf(types.NamespacedName{Namespace: policy.Namespace, Name: policy.Name}), pods)
+}
+
+func sourceOf(policy types.NamespacedName) string { return "MachineDrainPolicy " + policy.String() }
+
+// next returns when the outcomes are read next.
+func next(drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time) reconcile.Result {
+	var at time.Time
+	for i := range drains {
+		if next := outcome.Next(&drains[i].DrainOutcome, now); responsible[drains[i].Cluster] && !next.IsZero() && (at.IsZero() || next.Before(at)) {
+			at = next
+		}
+	}
+	return workload.RequeueAt(at, now)
+}

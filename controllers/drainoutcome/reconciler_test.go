@@ -1,0 +1,212 @@
+package drainoutcome
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+var (
+	end     = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	db      = outcome.Controller{Kind: "StatefulSet", Namespace: "shop", Name: "db"}
+	cluster = types.NamespacedName{Namespace: "fleet", Name: "c"}
+	policy  = types.NamespacedName{Namespace: "fleet", Name: "p"}
+)
+
+// world is a management cluster with a policy, and a workload cluster with a StatefulSet.
+type world struct {
+	*WithT
+	t          *testing.T
+	clock      *clocktesting.FakeClock
+	management client.WithWatch
+	remote     client.WithWatch
+	fails      error // of lists in the workload cluster
+	lists      int
+	*Reconciler
+	recorder *record.FakeRecorder
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(end), recorder: record.NewFakeRecorder(10)}
+	p := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: policy.Namespace, Name: policy.Name}}
+	w.management = fakes.Builder(p, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}).WithStatusSubresource(p).Build()
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: db.Namespace, Name: db.Name}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1)}}
+	w.remote = fakes.Builder(set).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if w.lists++; w.fails != nil {
+				return w.fails
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	w.restart()
+	t.Cleanup(func() { ForgetCluster(cluster) })
+	return w
+}
+
+// restart replaces the reconciler, which forgets what is in memory.
+func (w *world) restart() {
+	w.Reconciler = &Reconciler{Client: w.management, Clock: w.clock, events: w.recorder}
+	w.Clusters = workload.NewClusters(w.management, clustercache.NewFakeClusterCache(w.remote, cluster), fakes.Scheme(), workload.Limits{}, w.clock)
+}
+
+// reconcile reconciles the policy a time after the end of the drain, and returns its drains and when it is reconciled again.
+func (w *world) reconcile(after time.Duration) (drains []v1alpha1.RecentDrain, next time.Duration) {
+	w.t.Helper()
+	w.clock.SetTime(end.Add(after))
+	result, err := w.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: policy})
+	w.Expect(err).NotTo(HaveOccurred())
+	p := &v1alpha1.MachineDrainPolicy{}
+	w.Expect(w.management.Get(w.t.Context(), policy, p)).To(Succeed())
+	if result.RequeueAfter == 0 {
+		return p.Status.RecentDrains, 0
+	}
+	return p.Status.RecentDrains, after + result.RequeueAfter
+}
+
+func (w *world) createPod(changes ...func(*corev1.Pod)) {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: db.Namespace, Name: "db-0", CreationTimestamp: metav1.NewTime(end)}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: db.Kind, Name: db.Name, Controller: ptr.To(true)}}
+	for _, change := range changes {
+		change(pod)
+	}
+	w.Expect(w.remote.Create(w.t.Context(), pod)).To(Succeed())
+}
+
+func isReady(pod *corev1.Pod) {
+	pod.Spec.NodeName = "other"
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+}
+
+func drainOf(machine string) v1alpha1.RecentDrain {
+	evicted := []outcome.Evicted{{Controller: db, Pods: 1, Since: end.Add(-time.Minute)}}
+	return v1alpha1.RecentDrain{
+		MachineUID: machine, Machine: machine, Cluster: cluster.Name, Node: "one", DrainOutcome: outcome.Begin(evicted, 0, 0, end),
+	}
+}
+
+func without() float64 {
+	return testutil.ToFloat64(podsWithoutPlace.WithLabelValues(cluster.Namespace, cluster.Name))
+}
+
+func TestReconcile(t *testing.T) {
+	t.Run("M150, M151, M153: a Pod without a place is counted, reported once, and found in its place, although the manager is restarted", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod()
+		w.Record(policy, drainOf("m"))
+		drains, next := w.reconcile(0)
+		w.Expect(drains).To(HaveLen(1))
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}))
+		w.Expect(next).To(Equal(time.Minute))
+		w.Expect(w.ended).To(BeEmpty(), "the drain is in the status")
+
+		w.restart()
+		_, next = w.reconcile(10 * time.Second)
+		w.Expect([]any{w.lists, next}).To(Equal([]any{1, time.Minute}), "a reading that is not due makes no request")
+		_, next = w.reconcile(time.Minute)
+		w.Expect(next).To(Equal(3 * time.Minute))
+		w.Expect(w.recorder.Events).To(BeEmpty())
+		_, next = w.reconcile(3 * time.Minute)
+		w.Expect(next).To(Equal(10 * time.Minute))
+		w.Expect(without()).To(BeEquivalentTo(1))
+		w.Expect(w.recorder.Events).To(Receive(ContainSubstring("After the drain of Node one (Machine m, Cluster c), 1 evicted Pod has no place: 1 Pod of " + db.String())))
+		w.restart()
+		w.reconcile(10 * time.Minute)
+		w.Expect(w.recorder.Events).To(BeEmpty(), "it was reported")
+
+		w.Expect(w.remote.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(db.Namespace))).To(Succeed())
+		w.createPod(isReady)
+		drains, next = w.reconcile(20 * time.Minute)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Ready: 1}))
+		w.Expect(next).To(BeZero())
+		w.Expect(without()).To(BeZero())
+	})
+	t.Run("M150, M151: what a workload cluster does not answer is unknown until the next reading", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod(isReady)
+		w.fails = errors.New("connection refused")
+		w.Record(policy, drainOf("m"))
+		drains, next := w.reconcile(0)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Unknown: 1}))
+		w.Expect(drains[0].Applications[0].Why).To(ContainSubstring("connection refused"))
+		w.Expect(next).To(Equal(time.Minute))
+		w.fails = nil
+		w.reconcile(30 * time.Second)
+		w.Expect(w.lists).To(Equal(1), "the reading is not repeated at each event")
+		drains, _ = w.reconcile(time.Minute)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Ready: 1}))
+	})
+	t.Run("M151: keeps 16 drains, those with Pods that are not replaced longer than the others", func(t *testing.T) {
+		w := newWorld(t)
+		w.Record(policy, drainOf("missing"))
+		w.reconcile(0)
+		for i := range 40 {
+			done := drainOf(fmt.Sprint(i))
+			done.DrainOutcome = outcome.Begin(nil, 0, 0, end.Add(time.Duration(i+1)*time.Second))
+			w.Record(policy, done)
+			w.reconcile(time.Duration(i+1) * time.Second)
+		}
+		drains, _ := w.reconcile(time.Minute)
+		w.Expect(drains).To(HaveLen(16))
+		w.Expect(drains[0].Machine).To(Equal("39"))
+		w.Expect(drains[15].Machine).To(Equal("missing"))
+	})
+	t.Run("M150: the drains of a Cluster that another manager reconciles stay", func(t *testing.T) {
+		w := newWorld(t)
+		w.Record(policy, drainOf("m"))
+		w.Filter = "other"
+		drains, next := w.reconcile(0)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Unknown: 1}))
+		w.Expect([]any{w.lists, next}).To(Equal([]any{0, time.Duration(0)}))
+	})
+	t.Run("M151: nothing is kept of a policy that does not exist", func(t *testing.T) {
+		w := newWorld(t)
+		gone := types.NamespacedName{Namespace: "fleet", Name: "gone"}
+		w.Record(gone, drainOf("m"))
+		_, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: gone})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(w.ended).To(BeEmpty())
+	})
+}
+
+func TestWorld(t *testing.T) {
+	t.Run("M151: a namespace with more Pods than are read is unknown", func(t *testing.T) {
+		w := newWorld(t)
+		pages := 0
+		endless := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+			List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+				pages++
+				list.SetContinue("more")
+				return nil
+			},
+		}).Build()
+		clusters := workload.NewClusters(w.management, clustercache.NewFakeClusterCache(endless, cluster), fakes.Scheme(), workload.Limits{}, w.clock)
+		got := Reader{clusters}.World(t.Context(), cluster, []outcome.Controller{db})
+		w.Expect(pages).To(Equal(maxPages))
+		w.Expect(got.Unread[outcome.Controller{Namespace: db.Namespace}]).To(MatchError(ContainSubstring("more than 20000 Pods")))
+	})
+}

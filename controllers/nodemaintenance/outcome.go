@@ -1,0 +1,86 @@
+package nodemaintenance
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
+)
+
+// readOutcome reads what became of the Pods that a drain has evicted, when that is due. It is the last step, and its failures are no failures
+// of the drain: nothing waits for the outcome.
+func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
+	before := s.maintenance.Status.Outcome
+	present := before.DeepCopy()
+	if drained := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil &&
+		drained.Status == metav1.ConditionTrue && len(s.nodes) > 0 && (present == nil || present.EndTime.Before(&drained.LastTransitionTime)) {
+		present = r.evicted(s, drained.LastTransitionTime)
+	}
+	if present == nil {
+		return true, nil
+	}
+	if outcome.Due(present, s.now) {
+		world := drainoutcome.Reader{Clusters: r.Clusters}.World(ctx, s.request.Cluster, outcome.Controllers(present))
+		outcome.Read(world, s.now, present)
+		changed := s.before.DeepCopy()
+		changed.Status.Outcome = present
+		if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
+			ctrl.LoggerFrom(ctx).V(1).Info("Failed to store the outcome of the drain", "error", err.Error())
+			return true, nil // the event of what has changed starts the next reconciliation
+		}
+		s.before, s.maintenance.ResourceVersion, s.maintenance.Status.Outcome = changed, changed.ResourceVersion, present
+		r.reportOutcome(ctx, s, before)
+	}
+	s.requeueAfter(outcome.Next(present, s.now))
+	return true, nil
+}
+
+// evicted returns the Pods that the drain has evicted. What became of them is not known yet.
+func (r *Reconciler) evicted(s *scope, end metav1.Time) *v1alpha1.DrainOutcome {
+	start := s.maintenance.StageStart(v1alpha1.StageDrain)
+	if start == nil {
+		return nil
+	}
+	evicted := r.Recorder.Outcome(s.request, s.trace(), *start, s.maintenance.Status.Summary.PodsEvacuated, end.Time)
+	return &evicted
+}
+
+// reportOutcome logs what has changed, sets the metric, and writes an event if Pods have no place. For a deleted Machine, the controller of
+// drain outcomes does that.
+func (r *Reconciler) reportOutcome(ctx context.Context, s *scope, before *v1alpha1.DrainOutcome) {
+	if s.servesDeletion() {
+		return
+	}
+	present := s.maintenance.Status.Outcome
+	if before == nil || before.Pods != present.Pods {
+		ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "pods", outcome.Summary(present.Pods))
+	}
+	without := outcome.WithoutPlace(present, s.now)
+	if without == 0 {
+		forgetWithoutPlace(s.request)
+		return
+	}
+	drainoutcome.ObserveWithoutPlace(sourceOf(s.request), map[types.NamespacedName]int32{s.request.Cluster: without})
+	if before == nil || outcome.WithoutPlace(before, s.now) == 0 {
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, drainoutcome.EventPodsWithoutPlace,
+			outcome.WithoutPlaceMessage(present, "NodeMaintenance "+s.maintenance.Name))
+	}
+}
+
+// forgetWithoutPlace drops the Pods without a place of a NodeMaintenance from the metric.
+func forgetWithoutPlace(request workload.Request) {
+	drainoutcome.ObserveWithoutPlace(sourceOf(request), nil)
+}
+
+func sourceOf(request workload.Request) string {
+	return "NodeMaintenance " + request.Cluster.String() + "/" + request.Object.Name
+}
