@@ -46,9 +46,9 @@ type EvictedPods struct {
 
 // EvictedApplication is what became of the evicted Pods of one controller.
 type EvictedApplication struct {
-	// controller is the kind, namespace and name of the Pods' controller: "Deployment web/shop". A kind that is not built into Kubernetes is
-	// followed by its group: "StatefulSet.apps.kruise.io db/main". For Pods without a controller, it is Pod with their namespace and their
-	// name or generateName.
+	// controller is the kind, namespace and name of the Pods' controller: "Deployment web/shop". A kind that is not built into Kubernetes
+	// is followed by its group: "StatefulSet.apps.kruise.io db/main". For Pods without a controller, it is Pod with their namespace and
+	// their name or generateName.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=640
@@ -63,14 +63,15 @@ type EvictedApplication struct {
 	// +required
 	Pods EvictedPods `json:"pods,omitempty,omitzero"`
 
-	// why is the first reason for which a Pod is not replaced by a ready one, as a sentence: for a Pending Pod the message of the scheduler.
+	// why is the first reason for which a Pod is not replaced by a ready one, as a sentence: for a Pending Pod the message of the
+	// scheduler.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Why string `json:"why,omitempty"`
 }
 
-// DrainOutcome is what became of the Pods that a drain has evicted. It is read at the end of the drain, and 1, 3 and 10 minutes later. While
-// Pods are Pending, not replaced or unknown, it is then read every 10 minutes until one hour after the end.
+// DrainOutcome is what became of the Pods that a drain has evicted. It is read at the end of the drain, and 1, 3 and 10 minutes later.
+// While Pods are Pending, not replaced or unknown, it is then read every 10 minutes until one hour after the end.
 type DrainOutcome struct {
 	// endTime is the time at which the drain ended.
 	// +required
@@ -86,8 +87,8 @@ type DrainOutcome struct {
 	// +optional
 	Pods EvictedPods `json:"pods,omitempty,omitzero"`
 
-	// applications are the controllers with Pods that are not replaced by ready ones. The list has at most 64 entries. Evicted Pods of other
-	// controllers count as unknown.
+	// applications are the controllers with Pods that are not replaced by ready ones. The list has at most 64 entries. Evicted Pods of
+	// other controllers count as unknown.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

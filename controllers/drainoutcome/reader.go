@@ -1,5 +1,5 @@
-// Package drainoutcome finds out what became of the Pods that drains have evicted, by the decisions of drain/outcome. Its controller keeps the
-// recent drains of deleted Machines in the status of their MachineDrainPolicies. The controller of NodeMaintenances uses its Reader.
+// Package drainoutcome finds out what became of the Pods that drains have evicted, by the decisions of drain/outcome. Its controller keeps
+// the recent drains of deleted Machines in the status of their MachineDrainPolicies. The controller of NodeMaintenances uses its Reader.
 package drainoutcome
 
 import (

@@ -34,8 +34,8 @@ import (
 // maxDrains is the limit of v1alpha1.MachineDrainPolicyStatus.RecentDrains.
 const maxDrains = 16
 
-// EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced three
-// minutes after its end.
+// EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced
+// three minutes after its end.
 const EventPodsWithoutPlace = "PodsWithoutPlace"
 
 // Reconciler keeps the recent drains in the status of MachineDrainPolicies, and reads what became of their Pods.

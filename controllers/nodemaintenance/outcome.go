@@ -16,8 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
-// readOutcome reads what became of the Pods that a drain has evicted, when that is due. It is the last step, and its failures are no failures
-// of the drain: nothing waits for the outcome.
+// readOutcome reads what became of the Pods that a drain has evicted, when that is due. It is the last step, and its failures are no
+// failures of the drain: nothing waits for the outcome.
 func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
 	before := s.maintenance.Status.Outcome
 	present := before.DeepCopy()

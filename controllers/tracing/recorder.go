@@ -245,8 +245,8 @@ func (r *Recorder) EndDeletion(maintenance workload.Request, trace history.Trace
 	return append(line, "outcome", result.Outcome, "message", result.Message, "duration", now.Sub(course.Deleted).Round(time.Millisecond).String())
 }
 
-// Outcome returns the outcome of a drain that has ended, before it is read: the Pods that it has evicted. start is the start of the drain, and
-// pods the number of evacuated Pods that the status counts, which exceeds the observed ones after a restart of the manager.
+// Outcome returns the outcome of a drain that has ended, before it is read: the Pods that it has evicted. start is the start of the drain,
+// and pods the number of evacuated Pods that the status counts, which exceeds the observed ones after a restart of the manager.
 func (r *Recorder) Outcome(maintenance workload.Request, trace history.Trace, start time.Time, pods int32, end time.Time) v1alpha1.DrainOutcome {
 	d := r.drainOfTrace(maintenance, trace)
 	d.mu.Lock()

@@ -68,3 +68,31 @@ func TestForget(t *testing.T) {
 			g.Expect(r.drains).To(BeEmpty())
 		})
 }
+
+func TestOutcome(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	request := workload.Request{Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Object: types.NamespacedName{Name: "nm"}}
+	trace := history.Trace{Root: "uid", Cluster: request.Cluster, Machine: "m", Maintenance: "nm", Node: "n"}
+	pod := history.Pod{
+		Object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}, Type: v1alpha1.PodTypeDefault,
+		Verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}, Targeted: true,
+	}
+	// drained returns the outcome of a drain that is observed since a time, and whose status counts three evacuated Pods.
+	drained := func(t *testing.T, since time.Time) v1alpha1.EvictedPods {
+		t.Helper()
+		r := NewRecorder(t.Context(), nil)
+		r.Observe(request, trace, history.Observation{Pods: []history.Pod{pod}, Nodes: sets.New("n")}, since)
+		r.Observe(request, trace, history.Observation{Nodes: sets.New("n")}, since.Add(time.Second))
+		return r.Outcome(request, trace, start, 3, since.Add(time.Second)).Pods
+	}
+	t.Run("M150: the outcome of a drain has the Pods that were observed to terminate", func(t *testing.T) {
+		NewWithT(t).Expect(drained(t, start.Add(time.Second))).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Unknown: 1}))
+	})
+	t.Run("M151: after a restart of the manager, it also has those that only the status counts", func(t *testing.T) {
+		NewWithT(t).Expect(drained(t, start.Add(time.Minute))).To(Equal(v1alpha1.EvictedPods{Evicted: 3, Unknown: 3}))
+	})
+	t.Run("M151: a manager that has observed nothing of the drain knows only what the status counts", func(t *testing.T) {
+		r := NewRecorder(t.Context(), nil)
+		NewWithT(t).Expect(r.Outcome(request, trace, start, 3, start).Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 3, Unknown: 3}))
+	})
+}

@@ -16,7 +16,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Limits of the parts of a Controller's text, which tenants choose: kinds and groups of custom resources have at most 63 and 253 characters.
+// Limits of the parts of a Controller's text, which tenants choose: kinds and groups of custom resources have at most 63 and 253
+// characters.
 const maxKind, maxName = 317, 253
 
 // kindPod is the kind of Pods without a controller.

@@ -48,8 +48,8 @@ func WithoutPlaceMessage(outcome *v1alpha1.DrainOutcome, where string) string {
 		text.List(applications, maxNamed)), 1024)
 }
 
-// Keep returns the drains that a policy keeps, the last one first. Beyond limit, it removes drains that are complete before others, and older
-// ones before newer ones.
+// Keep returns the drains that a policy keeps, the last one first. Beyond limit, it removes drains that are complete before others, and
+// older ones before newer ones.
 func Keep(drains []v1alpha1.RecentDrain, limit int) []v1alpha1.RecentDrain {
 	for len(drains) > limit {
 		worst := 0

@@ -28,8 +28,8 @@ type Evicted struct {
 	Since      time.Time // the start of the first evacuation, by the clock of the workload cluster
 }
 
-// Begin returns the outcome of a drain before it is read. beyond is the number of evicted Pods of further controllers, and lost is the number
-// of Pods that were evicted before the manager was restarted.
+// Begin returns the outcome of a drain before it is read. beyond is the number of evicted Pods of further controllers, and lost is the
+// number of Pods that were evicted before the manager was restarted.
 func Begin(evicted []Evicted, beyond, lost int32, end time.Time) v1alpha1.DrainOutcome {
 	outcome := v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end.Truncate(time.Second))}
 	evicted = slices.SortedFunc(slices.Values(evicted), func(a, b Evicted) int {
@@ -86,8 +86,8 @@ func Controllers(outcomes ...*v1alpha1.DrainOutcome) []Controller {
 	return slices.Compact(all)
 }
 
-// Read updates the outcomes of all drains of one workload cluster. What could not be read becomes unknown. Applications that were removed from
-// the outcomes do not change any more.
+// Read updates the outcomes of all drains of one workload cluster. What could not be read becomes unknown. Applications that were removed
+// from the outcomes do not change any more.
 func Read(world World, now time.Time, outcomes ...*v1alpha1.DrainOutcome) {
 	r := newReading(world)
 	order := slices.SortedStableFunc(slices.Values(outcomes), func(a, b *v1alpha1.DrainOutcome) int { return b.EndTime.Compare(a.EndTime.Time) })

@@ -6,8 +6,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-// readings are when an outcome is read after the end of its drain. Those after the last of them are lateEvery apart, and are made while Pods
-// have no place or are unknown.
+// readings are when an outcome is read after the end of its drain. Those after the last of them are lateEvery apart, and are made while
+// Pods have no place or are unknown.
 var readings = []time.Duration{0, time.Minute, 3 * time.Minute, 10 * time.Minute}
 
 const (
