@@ -54,6 +54,17 @@ const (
 	NodeAgentEnabled NodeAgentPolicy = "Enabled"
 )
 
+// NextDrainPolicy says when the turn of a drain ends.
+// +kubebuilder:validation:Enum=Immediately;WhenReplaced
+type NextDrainPolicy string
+
+const (
+	// NextDrainImmediately ends the turn with the drain.
+	NextDrainImmediately NextDrainPolicy = "Immediately"
+	// NextDrainWhenReplaced ends the turn when the Pods that the drain has evicted are replaced by ready ones.
+	NextDrainWhenReplaced NextDrainPolicy = "WhenReplaced"
+)
+
 // RolloutPolicy says what happens during rollouts of MachineDeployments.
 type RolloutPolicy struct {
 	// outdatedNodes says what happens to the Nodes that a rollout has not replaced yet.
@@ -82,6 +93,8 @@ type TopologyDrainLimit struct {
 
 // MachineDrainPolicySpec selects Machines and says how their Nodes are drained. If several policies select a Machine, the first one by name
 // applies. If no policy selects it, Cluster API drains its Node.
+// +kubebuilder:validation:XValidation:rule="(has(self.nextDrain) && self.nextDrain == 'WhenReplaced') == has(self.replacementTimeoutSeconds)",message="nextDrain WhenReplaced requires replacementTimeoutSeconds, and replacementTimeoutSeconds requires nextDrain WhenReplaced"
+// +kubebuilder:validation:XValidation:rule="!has(self.replacementTimeoutSeconds) || has(self.maxParallelDrains) || has(self.maxParallelDrainsPerTopology)",message="nextDrain WhenReplaced requires maxParallelDrains or maxParallelDrainsPerTopology"
 type MachineDrainPolicySpec struct {
 	// clusterSelector selects Machines by the labels of their Cluster. If it is not set or empty, the Machines of all Clusters are selected.
 	// +optional
@@ -145,6 +158,19 @@ type MachineDrainPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=60
 	TurnPatienceSeconds int32 `json:"turnPatienceSeconds,omitempty"`
+
+	// nextDrain says when the drain of a deleted Machine no longer counts for these limits. Immediately: when it ends. WhenReplaced: when each
+	// Pod that it has evicted is replaced by a ready one, or its controller wants no replacement, and after replacementTimeoutSeconds at the
+	// latest. A Pod without a controller is not waited for. While that is not known, the drain counts.
+	// +optional
+	// +default="Immediately"
+	NextDrain NextDrainPolicy `json:"nextDrain,omitempty"`
+
+	// replacementTimeoutSeconds is how long after its end a drain counts at most with nextDrain: WhenReplaced, which requires it.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	ReplacementTimeoutSeconds *int32 `json:"replacementTimeoutSeconds,omitempty"`
 
 	// ignoredPreDrainHooks are pre-drain hooks of other owners that do not hold the drain of a deleted Machine: the names of the annotations
 	// after pre-drain.delete.hook.machine.cluster.x-k8s.io/. Every other pre-drain hook holds the drain until its owner removes it. Ignore the

@@ -566,6 +566,11 @@ func (in *MachineDrainPolicySpec) DeepCopyInto(out *MachineDrainPolicySpec) {
 		**out = **in
 	}
 	out.MaxParallelDrainsPerTopology = in.MaxParallelDrainsPerTopology
+	if in.ReplacementTimeoutSeconds != nil {
+		in, out := &in.ReplacementTimeoutSeconds, &out.ReplacementTimeoutSeconds
+		*out = new(int32)
+		**out = **in
+	}
 	if in.IgnoredPreDrainHooks != nil {
 		in, out := &in.IgnoredPreDrainHooks, &out.IgnoredPreDrainHooks
 		*out = make([]string, len(*in))

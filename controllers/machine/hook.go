@@ -147,6 +147,7 @@ type handedOver struct {
 // release removes the hook of a deleted Machine. The same patch prevents Cluster API from repeating a drain that has completed or timed out
 // here.
 func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
+	r.released.add(s, result)
 	if err := r.withoutLag(ctx, s, func() error { return r.removeHook(ctx, s, result) }); err != nil {
 		return reconcile.Result{}, err
 	}

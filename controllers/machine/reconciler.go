@@ -74,6 +74,7 @@ type Reconciler struct {
 	settings      shared[settings]
 	clusterLabels shared[clusterLabels]
 	turns         turns
+	released      released
 	conditions    writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
 	memories      sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
 	blocked       sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter

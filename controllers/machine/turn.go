@@ -134,7 +134,8 @@ func (r *Reconciler) turnAmong(ctx context.Context, s *scope, reader client.Read
 	default:
 		self.Standing = r.standing(s)
 	}
-	return machinedrain.TurnOf(self, all, self.Limit, s.now), nil
+	ended, err := r.replacing(ctx, s, machines, all)
+	return machinedrain.TurnOf(self, append(all, ended...), self.Limit, s.now), err
 }
 
 // standing returns whether something has blocked a Machine that waits for a turn. After a block has ended, others that were blocked by the
@@ -427,7 +428,7 @@ func (r *Reconciler) awaitTurn(_ context.Context, s *scope) (outcome, error) {
 	}
 	message := s.Turn.Message(s.cluster.Name) + ". " + machinedrain.WaitingNode(s.maintenance)
 	waiting := outcome{action: wait, reason: v1alpha1.ReasonWaitingForTurn, message: message, at: s.now.Add(turnRetry)}
-	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest, s.Turn.StallsAt} {
+	for _, at := range []time.Time{s.Turn.Settles, s.Turn.Latest, s.Turn.StallsAt, s.replacedAt()} {
 		if at.After(s.now) && at.Before(waiting.at) {
 			waiting.at = at
 		}

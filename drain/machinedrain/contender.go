@@ -37,6 +37,9 @@ type Contender struct {
 
 	labels map[string]string // of its Node, nil if it was not read
 
+	// countsUntil is when a drain that has ended no longer counts, see Replacing. It is zero for every other contender.
+	countsUntil time.Time
+
 	joins bool // a hold has just ended: other Machines do not know yet that this one waits for a turn
 }
 

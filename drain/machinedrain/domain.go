@@ -105,7 +105,7 @@ func domainsFor(self Contender, draining, ahead []Contender, isExcused func(Cont
 		excusable[d] = excusable[d] || isExcused(c)
 	}
 	domains := Domains{Limit: self.Topology, Own: own.value, IsUnknown: self.labels == nil}
-	if i := slices.IndexFunc(draining, func(c Contender) bool { return c.domain(key) != own }); i >= 0 {
+	if i := slices.IndexFunc(draining, func(c Contender) bool { return c.countsUntil.IsZero() && c.domain(key) != own }); i >= 0 {
 		domains.Longest = draining[i].Name
 	}
 	for d, count := range counting {

@@ -82,9 +82,10 @@ func (c Contender) excuses(count int, now time.Time) func(Contender) bool {
 	return func(drain Contender) bool { return count > 0 && drain.isStalled(c.Patience, now) }
 }
 
-// isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end.
+// isStalled reports whether a drain in progress has made no progress for a patience. A patience of 0 has no end. A drain that has ended has
+// a limit instead, see Replacing.
 func (c Contender) isStalled(patience time.Duration, now time.Time) bool {
-	return c.Standing == HasTurn && patience > 0 && c.Progress.isStalled(patience, now)
+	return c.Standing == HasTurn && c.countsUntil.IsZero() && patience > 0 && c.Progress.isStalled(patience, now)
 }
 
 // exceedsElsewhere reports whether a drain exceeds the limit of another policy than that of a Machine, or may in favor of a Machine that

@@ -93,6 +93,10 @@ type Turn struct {
 	// Blocked is the Machine that has waited for the longest time among those that delay this one and cannot begin, and Longest the one that
 	// has been draining for the longest time. They are empty if there is none.
 	Blocked, Longest string
+	// Replacing is the Machine whose drain has ended for the longest time among those that still count, see the function Replacing, and
+	// ReplacedBy is until when one of them counts at most.
+	Replacing  string
+	ReplacedBy time.Time
 	// Problem is why the API server cannot be asked whether the Machine gets the turn, see TurnProblem. It is empty unless that persists.
 	Problem string
 }
@@ -139,11 +143,18 @@ func (t Turn) holder() string {
 	switch {
 	case t.Blocked != "":
 		return ". Machine " + t.Blocked + " has waited longer, and its drain cannot begin: see its condition"
-	case t.Longest != "" && t.Before < exactly:
-		return ". Machine " + t.Longest + " has been draining for the longest time: see its condition"
-	default:
+	case t.Before >= exactly:
 		return ""
 	}
+	text := ""
+	if t.Longest != "" {
+		text += ". Machine " + t.Longest + " has been draining for the longest time: see its condition"
+	}
+	if t.Replacing != "" {
+		text += ". The drain of Machine " + t.Replacing + " has ended, and counts until its Pods are replaced by ready ones, until " +
+			t.ReplacedBy.UTC().Format(time.RFC3339) + " at the latest (nextDrain)"
+	}
+	return text
 }
 
 // exactly is from which number on rounded rounds.
@@ -193,8 +204,9 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	draining, lastBegan := drainsOf(others), time.Time{}
 	turn := Turn{Limit: limit, Excused: excused, Settles: self.settles(now), Draining: len(draining)}
 	if turn.Draining > 0 {
-		turn.Longest, lastBegan = draining[0].Name, draining[len(draining)-1].Began
+		lastBegan = draining[len(draining)-1].Began
 	}
+	turn.name(draining)
 	turn.Latest, turn.Overdue = self.latest(lastBegan), self.isOverdue(lastBegan, now)
 	ahead, isBlocked := aheadOf(self, others), false
 	var delaying []Contender
@@ -214,6 +226,18 @@ func TurnOf(self Contender, all []Contender, limit int, now time.Time) Turn {
 	turn.Overdue = turn.Overdue && (isBlocked || !mayBegin(nextOf(self, ahead), all, draining, turn, now))
 	turn.StallsAt, turn.Stalled, turn.MayStall = stallsAt(draining, now)
 	return turn
+}
+
+// name names the Machines with turns that have had them for the longest time.
+func (t *Turn) name(draining []Contender) {
+	for _, c := range draining {
+		switch {
+		case c.countsUntil.IsZero():
+			t.Longest = cmp.Or(t.Longest, c.Name)
+		case t.Replacing == "":
+			t.Replacing, t.ReplacedBy = c.Name, c.countsUntil
+		}
+	}
 }
 
 // mayBegin reports whether the limits of a turn permit that the drain of the next Machine begins beside those in progress.

@@ -159,6 +159,8 @@ spec:
   maxParallelDrains: 5
   maxParallelDrainsPerTopology: {key: a, maxDomains: 2}
   turnPatienceSeconds: 60
+  nextDrain: WhenReplaced
+  replacementTimeoutSeconds: 600
   waitingNodes: Schedulable
   ignoredPreDrainHooks: [a]
   rollout: {outdatedNodes: Cordon}

@@ -196,6 +196,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 		return observed, nil
 	})
 	self = self.Under(machinedrain.LimitOf(m.Machine, intent.Policy), workers)
+	all = append(all, machinedrain.Replacing(intent.Policy, m.Cluster.Name, nil, all, now)...)
 	turn := machinedrain.TurnOf(self, all, self.Limit, now)
 	turn.Settles = time.Time{} // for others that are deleted, or whose hooks are removed, in the same second
 	return turn

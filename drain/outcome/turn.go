@@ -1,0 +1,28 @@
+package outcome
+
+import (
+	"time"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// turnEvery is how often an outcome is read while other drains may wait for it, between the readings of Due.
+const turnEvery = 10 * time.Second
+
+// DueForTurn reports whether an outcome must be read now because the next drain waits until it is complete, at most until a time after the
+// end of the drain. With the timeout 0, none waits.
+func DueForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
+	next := NextForTurn(outcome, timeout, now)
+	return !next.IsZero() && !next.After(now)
+}
+
+// NextForTurn returns when an outcome is read next because of that, zero if it is not. The time may have passed.
+func NextForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) time.Time {
+	if now.Sub(outcome.EndTime.Time) >= timeout || IsComplete(outcome) {
+		return time.Time{}
+	}
+	if outcome.ReadTime == nil {
+		return outcome.EndTime.Time
+	}
+	return outcome.ReadTime.Add(turnEvery)
+}
