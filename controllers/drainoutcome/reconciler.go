@@ -139,7 +139,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	for i := range drains {
 		before[i].DrainOutcome = *drains[i].DrainOutcome.DeepCopy()
 	}
-	r.read(ctx, policy.Namespace, drains, responsible, now)
+	r.read(ctx, policy, drains, responsible, now)
 	changed.Status.RecentDrains = outcome.Keep(slices.Clone(drains), maxDrains)
 	if !apiequality.Semantic.DeepEqual(policy.Status.RecentDrains, changed.Status.RecentDrains) {
 		if err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -148,7 +148,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	r.forget(request.NamespacedName, ended)
 	r.report(ctx, policy, before, drains, responsible, now)
-	return next(changed.Status.RecentDrains, responsible, now), nil
+	return next(policy, changed.Status.RecentDrains, responsible, now), nil
 }
 
 // merge adds drains that have ended, the last one first.
@@ -180,13 +180,16 @@ func (r *Reconciler) responsible(ctx context.Context, namespace string, drains [
 }
 
 // read reads the Clusters with outcomes that are due, concurrently: one that does not answer delays no other one.
-func (r *Reconciler) read(ctx context.Context, namespace string, drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time) {
+func (r *Reconciler) read(
+	ctx context.Context, policy *v1alpha1.MachineDrainPolicy, drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time,
+) {
+	timeout := machinedrain.ReplacementTimeout(policy)
 	byCluster, due := map[string][]*v1alpha1.DrainOutcome{}, map[string]bool{}
 	for i := range drains {
 		of := &drains[i]
 		if responsible[of.Cluster] {
 			byCluster[of.Cluster] = append(byCluster[of.Cluster], &of.DrainOutcome)
-			due[of.Cluster] = due[of.Cluster] || outcome.Due(&of.DrainOutcome, now)
+			due[of.Cluster] = due[of.Cluster] || outcome.Due(&of.DrainOutcome, now) || outcome.DueForTurn(&of.DrainOutcome, timeout, now)
 		}
 	}
 	var reading sync.WaitGroup
@@ -195,7 +198,7 @@ func (r *Reconciler) read(ctx context.Context, namespace string, drains []v1alph
 			continue
 		}
 		reading.Go(func() {
-			key := types.NamespacedName{Namespace: namespace, Name: cluster}
+			key := types.NamespacedName{Namespace: policy.Namespace, Name: cluster}
 			outcome.Read(Reader{r.Clusters}.World(ctx, key, outcome.Controllers(outcomes...)), now, outcomes...)
 		})
 	}
@@ -233,11 +236,19 @@ func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPo
 func sourceOf(policy types.NamespacedName) string { return "MachineDrainPolicy " + policy.String() }
 
 // next returns when the outcomes are read next.
-func next(drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time) reconcile.Result {
+func next(policy *v1alpha1.MachineDrainPolicy, drains []v1alpha1.RecentDrain, responsible map[string]bool, now time.Time) reconcile.Result {
 	var at time.Time
 	for i := range drains {
-		if next := outcome.Next(&drains[i].DrainOutcome, now); responsible[drains[i].Cluster] && !next.IsZero() && (at.IsZero() || next.Before(at)) {
-			at = next
+		of := &drains[i]
+		if !responsible[of.Cluster] {
+			continue
+		}
+		for _, next := range []time.Time{
+			outcome.Next(&of.DrainOutcome, now), outcome.NextForTurn(&of.DrainOutcome, machinedrain.ReplacementTimeout(policy), now),
+		} {
+			if !next.IsZero() && (at.IsZero() || next.Before(at)) {
+				at = next
+			}
 		}
 	}
 	return workload.RequeueAt(at, now)

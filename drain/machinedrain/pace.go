@@ -27,6 +27,14 @@ func AwaitsReplacements(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.NextDrain == v1alpha1.NextDrainWhenReplaced
 }
 
+// ReplacementTimeout returns how long after the end of a drain the next one waits for replacements at most under a policy, 0 if it does not.
+func ReplacementTimeout(policy *v1alpha1.MachineDrainPolicy) time.Duration {
+	if !AwaitsReplacements(policy) {
+		return 0
+	}
+	return seconds(policy.Spec.ReplacementTimeoutSeconds)
+}
+
 // ReleasedNow returns the drain of a Machine whose hook is removed now, nil if the next turn does not wait for the replacements of its
 // Pods. A Machine whose drain has timed out counts like one that was drained.
 func ReleasedNow(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, reason string, now time.Time) *EndedDrain {
@@ -79,14 +87,14 @@ func Replacing(policy *v1alpha1.MachineDrainPolicy, cluster string, known []Ende
 		drain, limit := ended[uid], LimitOf(nil, policy)
 		drains := slices.ContainsFunc(all, func(c Contender) bool { return c.Name == drain.Machine && c.Standing == HasTurn })
 		elapsed := now.Sub(drain.End)
-		if drains || isReplaced[uid] || elapsed >= seconds(policy.Spec.ReplacementTimeoutSeconds) || elapsed < -StallPeriod { // the clock was set back
+		if drains || isReplaced[uid] || elapsed >= ReplacementTimeout(policy) || elapsed < -StallPeriod { // the clock was set back
 			continue
 		}
 		replacing = append(replacing, Contender{
 			Name: drain.Machine, Policy: limit.Policy, Topology: limit.Topology, Standing: HasTurn, labels: drain.labels,
 			// The wait of other Machines counts from the end, as from the start of a drain: they may be overdue a drain timeout later.
 			Began: drain.End, Progress: Progress{Last: drain.End, Observed: drain.End},
-			countsUntil: drain.End.Add(seconds(policy.Spec.ReplacementTimeoutSeconds)),
+			countsUntil: drain.End.Add(ReplacementTimeout(policy)),
 		})
 	}
 	return replacing

@@ -12,17 +12,18 @@ const turnEvery = 10 * time.Second
 // DueForTurn reports whether an outcome must be read now because the next drain waits until it is complete, at most until a time after the
 // end of the drain. With the timeout 0, none waits.
 func DueForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
-	next := NextForTurn(outcome, timeout, now)
-	return !next.IsZero() && !next.After(now)
+	isRead := outcome.ReadTime != nil && now.Sub(outcome.ReadTime.Time).Abs() < turnEvery
+	return isAwaited(outcome, timeout, now) && !isRead
 }
 
-// NextForTurn returns when an outcome is read next because of that, zero if it is not. The time may have passed.
+// NextForTurn returns when an outcome is read next after now because of that, zero if it is not.
 func NextForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) time.Time {
-	if now.Sub(outcome.EndTime.Time) >= timeout || IsComplete(outcome) {
+	if !isAwaited(outcome, timeout, now) {
 		return time.Time{}
 	}
-	if outcome.ReadTime == nil {
-		return outcome.EndTime.Time
-	}
-	return outcome.ReadTime.Add(turnEvery)
+	return now.Add(turnEvery)
+}
+
+func isAwaited(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
+	return now.Sub(outcome.EndTime.Time) < timeout && !IsComplete(outcome)
 }

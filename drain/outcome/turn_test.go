@@ -39,7 +39,11 @@ func TestTurn(t *testing.T) {
 		{"M155: not if none does", read(20*time.Second, pending), 0, 40 * time.Second, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			NewWithT(t).Expect(outcome.DueForTurn(test.outcome, test.timeout, end.Add(test.at))).To(Equal(test.due))
+			g, now := NewWithT(t), end.Add(test.at)
+			g.Expect(outcome.DueForTurn(test.outcome, test.timeout, now)).To(Equal(test.due))
+			if next := outcome.NextForTurn(test.outcome, test.timeout, now); test.due {
+				g.Expect(next).To(BeTemporally(">", now), "also if it could not be read")
+			}
 		})
 	}
 }

@@ -164,6 +164,10 @@ func TestRollouts(t *testing.T) {
 		all.sub(t).drainsZoneAfterZone()
 	})
 
+	t.Run("M155: the next drain begins when the replacement of an evicted Pod is ready", func(t *testing.T) {
+		all.sub(t).drainsAfterReplacement()
+	})
+
 	maintainMachines(t, all)
 }
 

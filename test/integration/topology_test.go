@@ -5,6 +5,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -61,5 +63,62 @@ func (s *scene) drainsZoneAfterZone() {
 		s.Expect(releases).To(HaveLen(1), name)
 		s.Expect(begun[0].Requested.Sub(releases[0].Requested)).To(BeNumerically(">", time.Duration(0)), name)
 	}
+	s.expectInvariants()
+}
+
+// drainsAfterReplacement drains two Machines. The replacement of the first one's Pod is Pending until another Node is there.
+func (s *scene) drainsAfterReplacement() {
+	before := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Spec.MaxParallelDrains
+	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
+	for _, invalid := range []func(){
+		func() { policy.Spec.ReplacementTimeoutSeconds = nil },
+		func() { policy.Spec.NextDrain = v1alpha1.NextDrainImmediately },
+		func() { policy.Spec.MaxParallelDrains = nil },
+		func() { policy.Spec.ReplacementTimeoutSeconds = ptr.To[int32](3601) },
+	} {
+		policy.Spec.NextDrain, policy.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](3600)
+		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		invalid()
+		s.Expect(s.fleet.Client.Update(s.Context(), policy, client.DryRunAll)).To(MatchError(ContainSubstring("replacementTimeoutSeconds")))
+	}
+	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
+		p.Spec.MaxParallelDrains, p.Spec.NextDrain = ptr.To(intstr.FromInt32(1)), v1alpha1.NextDrainWhenReplaced
+		p.Spec.ReplacementTimeoutSeconds = ptr.To[int32](3600)
+	})
+	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
+		p.Spec.MaxParallelDrains, p.Spec.NextDrain, p.Spec.ReplacementTimeoutSeconds = before, v1alpha1.NextDrainImmediately, nil
+	})
+
+	first, second := "coral-1", "coral-2"
+	s.withMachines(first, second)
+	place := func(pod *corev1.PodTemplateSpec) { pod.Spec.NodeSelector = map[string]string{"place": "coral"} }
+	label := func(name string) {
+		node := s.node(name)
+		s.patch(s.workload.Client, node, func() { node.Labels["place"] = "coral" })
+	}
+	label(first)
+	s.create(s.workload.Client, deployment("coral", 1, place))
+	s.Eventually(func() []string { return s.nodesOf("coral") }, eventually, pace).Should(ConsistOf(first))
+	s.deleteMachine(first)
+	s.expectGone(first)
+	s.deleteMachine(second)
+	s.Eventually(func() string { return s.condition(second).Reason }, soon, pace).Should(Equal(v1alpha1.ReasonWaitingForTurn))
+	s.Eventually(func() string { return s.condition(second).Message }, soon, pace).Should(ContainSubstring(
+		"The drain of Machine coral-1 has ended, and counts until its Pods are replaced by ready ones, until "))
+	s.Eventually(func() int32 {
+		for _, recent := range read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Status.RecentDrains {
+			if recent.Machine == first {
+				return recent.Pods.Pending
+			}
+		}
+		return 0
+	}, eventually, pace).Should(BeEquivalentTo(1))
+	s.Expect(s.staged(v1alpha1.StageDrain)).To(BeEmpty())
+	s.Expect(s.nodesOf("coral")).To(BeEmpty())
+
+	s.withMachines("coral-3")
+	label("coral-3")
+	s.expectGone(second)
+	s.Expect(s.nodesOf("coral")).To(ConsistOf("coral-3"))
 	s.expectInvariants()
 }
