@@ -15,15 +15,25 @@ import (
 type Cluster struct {
 	// Volumes are the PersistentVolumes of the claims of Forecast.Claims, as far as they were read.
 	Volumes map[types.NamespacedName]*corev1.PersistentVolume
+	// NamespaceLabels returns the labels of a Namespace, if they were read. It may be nil.
+	NamespaceLabels func(namespace string) (labels map[string]string, known bool)
 
-	places map[string]*place // by Node, of those that do not drain
-	ready  map[string]int    // Pods, by controller
+	nodes     map[string]*corev1.Node
+	places    map[string]*place // by Node, of those that do not drain
+	ready     map[string]int    // Pods, by controller
+	crowds    map[string]*crowd
+	exclusive []*crowd // those with anti-affinity
+	outlooks  map[*corev1.Pod]*outlook
 }
 
 // NewCluster returns a cluster without Pods. The Nodes that drain offer no place for Pods.
 func NewCluster(nodes []*corev1.Node, draining sets.Set[string]) *Cluster {
-	c := &Cluster{Volumes: map[types.NamespacedName]*corev1.PersistentVolume{}, places: map[string]*place{}, ready: map[string]int{}}
+	c := &Cluster{
+		Volumes: map[types.NamespacedName]*corev1.PersistentVolume{}, nodes: map[string]*corev1.Node{}, places: map[string]*place{},
+		ready: map[string]int{}, crowds: map[string]*crowd{}, outlooks: map[*corev1.Pod]*outlook{},
+	}
 	for _, node := range nodes {
+		c.nodes[node.Name] = node
 		if !draining.Has(node.Name) {
 			c.places[node.Name] = &place{node, amountsOf(node.Status.Allocatable), map[int32]*usage{}}
 		}
@@ -36,12 +46,21 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 	if rules.Finished(pod) || pod.DeletionTimestamp != nil {
 		return
 	}
+	clear(c.outlooks)
 	if p := (&Pod{Pod: pod}); rules.Ready(pod) {
 		c.ready[p.controller()]++
 	}
 	if at := c.places[pod.Spec.NodeName]; at != nil {
 		at.add(pod)
 	}
+	key := crowdOf(pod)
+	if c.crowds[key] == nil {
+		c.crowds[key] = newCrowd(pod)
+		if len(c.crowds[key].exclusive) > 0 {
+			c.exclusive = append(c.exclusive, c.crowds[key])
+		}
+	}
+	c.crowds[key].on[pod.Spec.NodeName]++
 }
 
 // lastReady says that the Pod is the only ready one of its controller. It is empty if it is not, if its budget refuses the eviction, or if

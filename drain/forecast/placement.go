@@ -79,6 +79,16 @@ func (at *place) add(pod *corev1.Pod) {
 	}
 }
 
+// with returns the place with one more Pod.
+func (at *place) with(pod *corev1.Pod) *place {
+	more := &place{at.node, at.allocatable, make(map[int32]*usage, len(at.used))}
+	for priority, u := range at.used {
+		more.used[priority] = &usage{maps.Clone(u.requests), slices.Clone(u.ports)}
+	}
+	more.add(pod)
+	return more
+}
+
 // requestsOf returns what a Pod requests of a Node.
 func requestsOf(pod *corev1.Pod) amounts {
 	requests := amountsOf(podresource.PodRequests(pod, podresource.PodResourcesOptions{}))
@@ -110,38 +120,72 @@ func conflict(a, b corev1.ContainerPort) bool {
 }
 
 // mayFindNoNode says why no other Node offers a place for the replacement of a Pod as it is, each Pod considered alone. It is empty if one
-// does. It knows the most important filters of the scheduler only, and none of those that depend on other Pods' labels: it rather says
-// nothing than something wrong. A Node with a selector that cannot be evaluated, or with Pods that the replacement may preempt, offers a
-// place.
+// does. It knows the most important filters of the scheduler only, and rather says nothing than something wrong. A Node with a selector
+// that cannot be evaluated, or with Pods that the replacement may preempt, offers a place.
 func (c *Cluster) mayFindNoNode(p *Pod) string {
 	if p.controller() == "" {
 		return ""
 	}
-	needs, causes := c.needsOf(p.Pod), map[string]int{}
+	return c.alone(p.Pod).refusal
+}
+
+// outlook is what a Pod needs, and why it may find no place alone. refusal is empty if it finds one.
+type outlook struct {
+	needs   needs
+	refusal string
+}
+
+// alone evaluates a Pod once, until Add changes the cluster.
+func (c *Cluster) alone(pod *corev1.Pod) *outlook {
+	if c.outlooks[pod] == nil {
+		o := &outlook{needs: c.needsOf(pod)}
+		o.refusal = c.refusalOf(&o.needs)
+		c.outlooks[pod] = o
+	}
+	return c.outlooks[pod]
+}
+
+func (c *Cluster) refusalOf(n *needs) string {
+	refused := refusals{}
 	for _, at := range c.places {
-		cause := needs.refusedBy(at)
+		cause := n.refusedBy(at)
 		if cause == "" {
 			return ""
 		}
-		causes[cause]++
+		refused[cause]++
 	}
-	if len(causes) == 0 {
-		return "may find no place: there is no other Node"
+	return "may find no place" + refused.text(len(c.places))
+}
+
+// refusals are the causes for which Nodes offer no place, with their number.
+type refusals map[string]int
+
+// text names the most frequent causes, as the end of a sentence. nodes is the number of Nodes that were asked.
+func (r refusals) text(nodes int) string {
+	if nodes == 0 {
+		return ": there is no other Node"
 	}
-	sorted := slices.SortedFunc(maps.Keys(causes), func(a, b string) int { return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b)) })
+	sorted := slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[b], r[a]), cmp.Compare(a, b)) })
 	for i, cause := range sorted {
-		sorted[i] = fmt.Sprintf("%s (%d)", cause, causes[cause])
+		sorted[i] = fmt.Sprintf("%s (%d)", cause, r[cause])
 	}
-	return fmt.Sprintf("may find no place on %s: %s", text.Count(len(c.places), "other Node"), text.List(sorted, maxCauses))
+	return fmt.Sprintf(" on %s: %s", text.Count(nodes, "other Node"), text.List(sorted, maxCauses))
 }
 
 // needs is what a Pod needs of a Node.
 type needs struct {
 	pod      *corev1.Pod
-	affinity nodeaffinity.RequiredNodeAffinity
+	nodes    nodeaffinity.RequiredNodeAffinity
 	volumes  []boundVolume
 	requests amounts
 	ports    []corev1.ContainerPort
+	crowd    string
+	neighbors
+}
+
+// stays reports whether the replacement cannot preempt Pods with a priority.
+func (n *needs) stays(priority *int32) bool {
+	return ptr.Deref(priority, 0) >= ptr.Deref(n.pod.Spec.Priority, 0) || ptr.Deref(n.pod.Spec.PreemptionPolicy, "") == corev1.PreemptNever
 }
 
 // boundVolume is a PersistentVolume that only some Nodes can use.
@@ -151,12 +195,13 @@ type boundVolume struct {
 }
 
 func (c *Cluster) needsOf(pod *corev1.Pod) needs {
-	n := needs{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod), requests: requestsOf(pod), ports: hostPortsOf(pod)}
+	n := needs{pod: pod, nodes: nodeaffinity.GetRequiredNodeAffinity(pod), requests: requestsOf(pod), ports: hostPortsOf(pod), crowd: crowdOf(pod)}
 	for _, claim := range claimsOf(pod) {
 		if v := c.Volumes[claim]; v != nil && v.Spec.NodeAffinity != nil && v.Spec.NodeAffinity.Required != nil {
 			n.volumes = append(n.volumes, boundVolume{v.Name, nodeaffinity.NewLazyErrorNodeSelector(v.Spec.NodeAffinity.Required)})
 		}
 	}
+	n.neighbors = c.neighborsOf(&n)
 	return n
 }
 
@@ -167,20 +212,23 @@ func (n *needs) refusedBy(at *place) string {
 			return "node affinity of PersistentVolume " + text.Cut(volume.name, maxName)
 		}
 	}
-	if matches, err := n.affinity.Match(at.node); !matches && err == nil {
+	if matches, err := n.nodes.Match(at.node); !matches && err == nil {
 		return "nodeSelector or node affinity"
 	}
-	if taint := n.untolerated(at.node); taint != nil {
+	if taint := n.untolerated(at.node, false); taint != nil {
 		return "taint " + taint.ToString()
+	}
+	if cause := n.neighbors.refusedBy(at.node); cause != "" {
+		return cause
 	}
 	return n.unfit(at)
 }
 
 // untolerated returns a taint of a Node that the Pod does not tolerate, nil if there is none. A Node that is cordoned has one, also if its
-// controller has not added it yet.
-func (n *needs) untolerated(node *corev1.Node) *corev1.Taint {
+// controller has not added it yet, and one that drains is cordoned.
+func (n *needs) untolerated(node *corev1.Node, drains bool) *corev1.Taint {
 	taints := node.Spec.Taints
-	if node.Spec.Unschedulable {
+	if node.Spec.Unschedulable || drains {
 		taints = append(slices.Clone(taints), corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 	}
 	keepsOut := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
@@ -192,12 +240,9 @@ func (n *needs) untolerated(node *corev1.Node) *corev1.Taint {
 
 // unfit says what a Node lacks beside the Pods that the replacement cannot preempt. It is empty if it lacks nothing.
 func (n *needs) unfit(at *place) string {
-	stays := func(priority int32) bool {
-		return priority >= ptr.Deref(n.pod.Spec.Priority, 0) || ptr.Deref(n.pod.Spec.PreemptionPolicy, "") == corev1.PreemptNever
-	}
 	for _, port := range n.ports {
 		for priority, u := range at.used {
-			if stays(priority) && slices.ContainsFunc(u.ports, func(other corev1.ContainerPort) bool { return conflict(port, other) }) {
+			if n.stays(&priority) && slices.ContainsFunc(u.ports, func(other corev1.ContainerPort) bool { return conflict(port, other) }) {
 				return fmt.Sprintf("host port %d in use", port.HostPort)
 			}
 		}
@@ -206,7 +251,7 @@ func (n *needs) unfit(at *place) string {
 	for name, requested := range n.requests {
 		free := at.allocatable[name]
 		for priority, u := range at.used {
-			if stays(priority) {
+			if n.stays(&priority) {
 				free -= u.requests[name]
 			}
 		}

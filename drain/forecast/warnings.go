@@ -22,6 +22,8 @@ type WarningKind string
 const (
 	// MayFindNoNode means that the replacements of the Pods may stay Pending.
 	MayFindNoNode WarningKind = "MayFindNoNode"
+	// MayNotFitTogether means that some of the replacements may stay Pending, although each alone finds a Node. See Cluster.Shortage.
+	MayNotFitTogether WarningKind = "MayNotFitTogether"
 	// NotRecreated means that no controller recreates the Pods.
 	NotRecreated WarningKind = "NotRecreated"
 	// LastReady means that no other Pod of the controller is ready.
@@ -32,7 +34,13 @@ const (
 	DoNotDisrupt WarningKind = "DoNotDisrupt"
 )
 
-var warningKinds = []WarningKind{MayFindNoNode, NotRecreated, LastReady, DataLeftBehind, DoNotDisrupt}
+// WarningKinds are all kinds.
+var WarningKinds = []WarningKind{MayFindNoNode, MayNotFitTogether, NotRecreated, LastReady, DataLeftBehind, DoNotDisrupt}
+
+// NeedsCluster reports whether warnings of the kind need a Cluster.
+func (k WarningKind) NeedsCluster() bool {
+	return slices.Contains([]WarningKind{MayFindNoNode, MayNotFitTogether, LastReady}, k)
+}
 
 // Annotations by which owners of Pods say what the eviction costs them. Those of the cluster-autoscaler are described in its FAQ, that of
 // Karpenter in its documentation of disruption.
@@ -94,10 +102,15 @@ func (f Forecast) Warnings(cluster *Cluster) []Warning {
 		found = append(found, Warning{c.kind, c.object, c.message, names})
 	}
 	slices.SortFunc(found, func(a, b Warning) int {
-		return cmp.Or(cmp.Compare(slices.Index(warningKinds, a.Kind), slices.Index(warningKinds, b.Kind)), cmp.Compare(len(b.Pods), len(a.Pods)),
+		return cmp.Or(cmp.Compare(slices.Index(WarningKinds, a.Kind), slices.Index(WarningKinds, b.Kind)), cmp.Compare(len(b.Pods), len(a.Pods)),
 			cmp.Compare(a.Object, b.Object), cmp.Compare(a.Message, b.Message))
 	})
 	return found
+}
+
+// NeedsCluster reports whether warnings about the drain need a Cluster: it evicts Pods that a controller recreates.
+func (f Forecast) NeedsCluster() bool {
+	return slices.ContainsFunc(f.Pods, func(p Pod) bool { return p.isWarnedAbout() && p.controller() != "" })
 }
 
 // isWarnedAbout reports whether the drain evicts the Pod, and it does not belong to the Node.

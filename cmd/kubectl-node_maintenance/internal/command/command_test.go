@@ -92,11 +92,14 @@ func TestExitCodes(t *testing.T) {
 		g.Expect(stderr).To(HavePrefix("error: --workload-cluster needs a namespace, as in: --workload-cluster default/prod\n"))
 	})
 
-	t.Run("K2, K60: another value of --fail-on is an invalid command line", func(t *testing.T) {
+	t.Run("K2, K60: another value of --fail-on, or one that needs what is not to be read, is an invalid command line", func(t *testing.T) {
 		g := NewWithT(t)
-		_, stderr, code := run("plan", "machine", "x", "--fail-on", "warning")
+		_, stderr, code := run("plan", "machine", "x", "--fail-on", "NotRecreated,warning")
 		g.Expect(code).To(Equal(2))
-		g.Expect(stderr).To(HavePrefix("error: --fail-on must be warnings\n"))
+		g.Expect(stderr).To(HavePrefix("error: --fail-on must be of warnings, MayFindNoNode, MayNotFitTogether, NotRecreated, "))
+		_, stderr, code = run("plan", "machine", "x", "--fail-on", "LastReady", "--placement=false")
+		g.Expect(code).To(Equal(2))
+		g.Expect(stderr).To(HavePrefix("error: --fail-on LastReady needs --placement\n"))
 	})
 
 	t.Run("K54: --cluster has the meaning that it has for kubectl, and --workload-cluster is for Pods", func(t *testing.T) {

@@ -32,6 +32,7 @@ type maintainOptions struct {
 	timeout     time.Duration
 	maxParallel int
 	yes         bool
+	placement   bool
 	together    string
 	count       int // of the Nodes of together
 	specFile    string
@@ -71,6 +72,7 @@ command complete ends them.
 	command.Flags().IntVar(&m.maxParallel, "max-parallel", 0, "Drain at most this many Nodes at the same time, and cordon the others first. 0 is no limit.")
 	command.Flags().StringVar(&m.specFile, "spec", "",
 		"YAML file with fields of the spec of the NodeMaintenances of Nodes, such as evacuation, drainPlan, drainRules and excludeFromLoadBalancers.")
+	addPlacement(command.Flags(), &m.placement)
 	command.Flags().BoolVarP(&m.yes, "yes", "y", false, "Drain without printing the plan and without asking.")
 	return command
 }

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -30,7 +32,7 @@ type planOptions struct {
 	ruleFiles, policyFiles []string
 	output                 output
 	placement              bool
-	failOn                 string
+	failOn                 []string
 	// configure changes the settings of the NodeMaintenance that the command drain creates. It is nil in the command plan.
 	configure func(*v1alpha1.NodeMaintenance) error
 }
@@ -55,6 +57,9 @@ invalid, and 3 if it cannot be predicted, for example because a right is missing
   # Is this drain harmless? Exit code 1 if something blocks, or if it costs applications something
   kubectl node-maintenance plan machine workers-abcde --fail-on warnings
 
+  # The same, if only Pods that may stay Pending or are not recreated matter
+  kubectl node-maintenance plan machine workers-abcde --fail-on MayFindNoNode,MayNotFitTogether,NotRecreated
+
   # All Machines of a MachineDeployment, for a program
   kubectl node-maintenance plan machinedeployment workers -o json
 
@@ -66,8 +71,8 @@ invalid, and 3 if it cannot be predicted, for example because a right is missing
 	p.addFlags(flags)
 	flags.StringSliceVar(&p.ruleFiles, "rule", nil, "File with MachineDrainRules to predict with, in place of applied ones with the same name.")
 	flags.StringSliceVar(&p.policyFiles, "policy", nil, "File with MachineDrainPolicies to predict with, in place of applied ones with the same name.")
-	flags.BoolVar(&p.placement, "placement", true, "Read all Nodes and Pods of the workload clusters, in pages, for the warnings that need them.")
-	flags.StringVar(&p.failOn, "fail-on", "", "With the value warnings, the exit code is 1 also if there are warnings.")
+	addPlacement(flags, &p.placement)
+	flags.StringSliceVar(&p.failOn, "fail-on", nil, "The exit code is 1 also if there are warnings, or those of some kinds: "+strings.Join(failures, ", ")+".")
 	addOutput(command, &p.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "machine", "node", "machinedeployment")
 }
@@ -77,8 +82,9 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if p.failOn != "" && p.failOn != "warnings" {
-		return usagef("--fail-on must be warnings")
+	kinds, err := p.failsOn()
+	if err != nil {
+		return err
 	}
 	proposed, err := p.proposed()
 	if err != nil {
@@ -102,13 +108,47 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 		report.WritePlan(p.Out, plan, p.output == outputWide, p.style())
 	}
 	code := plan.ExitCode()
-	if p.failOn != "" {
-		code = plan.ExitCodeOnWarnings()
+	if len(kinds) > 0 {
+		code = plan.ExitCodeOnWarnings(kinds...)
 	}
 	if err == nil && code != report.ExitClear {
 		err = exit{code}
 	}
 	return err
+}
+
+// allWarnings is the value of --fail-on for warnings of every kind.
+const allWarnings = "warnings"
+
+// failures are the values of --fail-on.
+var failures = func() []string {
+	values := []string{allWarnings}
+	for _, kind := range forecast.WarningKinds {
+		values = append(values, string(kind))
+	}
+	return values
+}()
+
+// failsOn returns the kinds of warnings that --fail-on names.
+func (p *planOptions) failsOn() (kinds []forecast.WarningKind, _ error) {
+	for _, value := range p.failOn {
+		switch kind := forecast.WarningKind(value); {
+		case value == allWarnings:
+			kinds = append(kinds, forecast.WarningKinds...)
+		case !slices.Contains(failures, value):
+			return nil, usagef("--fail-on must be of %s", strings.Join(failures, ", "))
+		case kind.NeedsCluster() && !p.placement:
+			return nil, usagef("--fail-on %s needs --placement", value)
+		default:
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+// addPlacement adds the flag --placement of commands that warn.
+func addPlacement(flags *pflag.FlagSet, placement *bool) {
+	flags.BoolVar(placement, "placement", true, "Read all Nodes and Pods of the workload clusters, in pages, for the warnings that need them.")
 }
 
 func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {

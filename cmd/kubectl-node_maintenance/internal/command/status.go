@@ -22,6 +22,7 @@ type statusOptions struct {
 	allNamespaces bool
 	watch         bool
 	record        string
+	placement     bool
 	output        output
 }
 
@@ -51,6 +52,8 @@ writes a line for each change. --record also writes the drains to a file, up to 
 	command.Flags().BoolVarP(&s.allNamespaces, "all-namespaces", "A", false, "Show the Clusters of all namespaces.")
 	command.Flags().BoolVarP(&s.watch, "watch", "w", false, "Show the drains live, until q or Ctrl-C.")
 	command.Flags().StringVar(&s.record, "record", "", "With --watch, record the drains in this file, for the command report. The file must not exist.")
+	command.Flags().BoolVar(&s.placement, "placement", true,
+		"With --watch, read all Nodes and Pods of a workload cluster, in pages, for the warnings about an object that Enter explains.")
 	addOutput(command, &s.output, outputJSON, outputYAML, outputWide, outputName)
 	return o.completeWith(command, "cluster", "machinedeployment", "machine", "node")
 }

@@ -114,12 +114,11 @@ func (s *statusOptions) explain(ctx context.Context, target live.Target) (string
 	if err != nil {
 		return "", err
 	}
-	y := &whyOptions{options: s.options, cluster: target.Cluster}
+	y := &whyOptions{options: s.options, cluster: target.Cluster, placement: s.placement}
 	why, err := y.explain(ctx, connections, target.Kind, types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
 	if err != nil {
 		return "", err
 	}
-	why.Gaps, why.Context = connections.Gaps.List(), contextOf(connections)
 	var text bytes.Buffer
 	report.WriteWhy(&text, why, s.clock.Now(), s.style())
 	return text.String(), nil

@@ -2,17 +2,20 @@ package command
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -20,8 +23,10 @@ import (
 type whyOptions struct {
 	*options
 
-	cluster string
-	output  output
+	cluster   string
+	placement bool
+	output    output
+	gaps      observe.Gaps // of what only warnings depend on
 }
 
 func newWhy(o *options) *cobra.Command {
@@ -40,6 +45,7 @@ rule that decided, its place in the plan, its PodDisruptionBudgets, evacuators a
 		RunE: func(command *cobra.Command, args []string) error { return y.run(command.Context(), args) },
 	}
 	command.Flags().StringVar(&y.cluster, "workload-cluster", "", "Cluster of a Pod, as NAMESPACE/NAME, with a context of a management cluster.")
+	addPlacement(command.Flags(), &y.placement)
 	addOutput(command, &y.output, outputJSON, outputYAML)
 	return o.completeWith(command, "machine", "node", "pod")
 }
@@ -70,7 +76,6 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	why.Gaps, why.Context = connections.Gaps.List(), contextOf(connections)
 	if y.output != outputText {
 		return y.write(y.output, why)
 	}
@@ -79,6 +84,14 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 }
 
 func (y *whyOptions) explain(ctx context.Context, c *observe.Connections, kind string, key types.NamespacedName) (*report.Why, error) {
+	why, err := y.explainObject(ctx, c, kind, key)
+	if err == nil {
+		why.Gaps, why.WarningGaps, why.Context = c.Gaps.List(), y.gaps.List(), contextOf(c)
+	}
+	return why, err
+}
+
+func (y *whyOptions) explainObject(ctx context.Context, c *observe.Connections, kind string, key types.NamespacedName) (*report.Why, error) {
 	switch {
 	case kind == "machine" && !c.Current.HasMachines:
 		return nil, noMachines(c.Current, "; use why node NAME")
@@ -126,6 +139,28 @@ func (y *whyOptions) seeDrain(ctx context.Context, w *observe.Workload, machine 
 	return seen, err
 }
 
+// seePlacement reads what warnings about Pods of a Node depend on, nil if there is nothing to warn of or it is not to be read.
+func (y *whyOptions) seePlacement(ctx context.Context, w *observe.Workload, o *forecast.Observation, concerns func(forecast.Pod) bool) *forecast.Cluster {
+	if o == nil || !y.placement {
+		return nil
+	}
+	predicted := forecast.Of(*o)
+	predicted.Pods = slices.DeleteFunc(predicted.Pods, func(p forecast.Pod) bool { return !concerns(p) })
+	if !predicted.NeedsCluster() {
+		return nil
+	}
+	return w.Placement(ctx, sets.New(forecast.NodesOf(*o)...), predicted.Claims(), &y.gaps)
+}
+
+// seeNode is seeDrain for all Pods of a Node, with what warnings about its drain depend on.
+func (y *whyOptions) seeNode(ctx context.Context, w *observe.Workload, machine *observe.Machine, node *corev1.Node) (report.Seen, error) {
+	seen, err := y.seeDrain(ctx, w, machine, node)
+	if err == nil && seen.Intent.Drains() {
+		seen.Cluster = y.seePlacement(ctx, w, seen.Observed, func(forecast.Pod) bool { return true })
+	}
+	return seen, err
+}
+
 func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections, key types.NamespacedName) (*report.Why, error) {
 	machine, err := c.Current.MachineOf(ctx, key, observe.Proposed{})
 	if err != nil {
@@ -157,7 +192,7 @@ func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, mac
 	if skip := machinedrain.SkipNode(node); node == nil || skip != machinedrain.NotSkipped && !machine.DeletionTimestamp.IsZero() {
 		return report.Seen{Skip: skip}, nil
 	}
-	return y.seeDrain(ctx, w, machine, node)
+	return y.seeNode(ctx, w, machine, node)
 }
 
 func (y *whyOptions) explainNode(ctx context.Context, c *observe.Connections, name string) (*report.Why, error) {
@@ -169,7 +204,7 @@ func (y *whyOptions) explainNode(ctx context.Context, c *observe.Connections, na
 	if node == nil {
 		return nil, errors.Errorf("there is no Node %s in %s", name, w.Name)
 	}
-	seen, err := y.seeDrain(ctx, w, nil, node)
+	seen, err := y.seeNode(ctx, w, nil, node)
 	if err != nil {
 		err = unread(c, err)
 	}
@@ -199,7 +234,8 @@ func (y *whyOptions) explainPod(ctx context.Context, c *observe.Connections, key
 	if err != nil {
 		return nil, err
 	}
-	why, found := report.ExplainPod(key.Namespace, key.Name, *seen.Intent, *seen.Observed, seen.Unread)
+	seen.Cluster = y.seePlacement(ctx, w, seen.Observed, func(p forecast.Pod) bool { return p.Namespace == key.Namespace && p.Name == key.Name })
+	why, found := report.ExplainPod(key.Namespace, key.Name, seen)
 	if !found {
 		return nil, errors.Errorf("Pod %s was deleted meanwhile", key)
 	}

@@ -18,14 +18,18 @@ import (
 // running selects the Pods that use a Node.
 var running = client.MatchingFieldsSelector{Selector: fields.ParseSelectorOrDie("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed")}
 
-// Placement reads all Nodes and Pods of a Cluster, or of the cluster of the context if the Cluster is empty, and the PersistentVolumes of
-// claims. The Nodes that are draining offer no place. Nothing depends on it but warnings: it returns nil if Nodes or Pods cannot be read,
-// and gaps says what could not be read.
+// Placement is that of the workload cluster of a Cluster, or of the cluster of the context if the Cluster is empty.
 func (c *Connections) Placement(ctx context.Context, cluster string, draining sets.Set[string], claims []types.NamespacedName, gaps *Gaps) *forecast.Cluster {
 	w, err := c.named(ctx, cluster)
 	if err != nil {
 		return nil // no drain there is predicted
 	}
+	return w.Placement(ctx, draining, claims, gaps)
+}
+
+// Placement reads all Nodes and Pods, and the PersistentVolumes of claims. The Nodes that are draining offer no place. Nothing depends on
+// it but warnings: it returns nil if Nodes or Pods cannot be read, and gaps says what could not be read.
+func (w *Workload) Placement(ctx context.Context, draining sets.Set[string], claims []types.NamespacedName, gaps *Gaps) *forecast.Cluster {
 	reader := *w.Cluster
 	reader.gaps = gaps
 	nodes, err := w.Nodes(ctx)
@@ -51,7 +55,7 @@ func (c *Connections) Placement(ctx context.Context, cluster string, draining se
 	}); err != nil {
 		gaps.Add(err.Error())
 	}
-	placement.Volumes = w.volumes
+	placement.Volumes, placement.NamespaceLabels = w.volumes, w.NamespaceLabels
 	return placement
 }
 

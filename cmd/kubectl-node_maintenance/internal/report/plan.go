@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,6 +37,8 @@ type Plan struct {
 	Drains  []Drain `json:"drains"`
 	// Notes are about all drains together.
 	Notes []string `json:"notes,omitempty"`
+	// Warnings are about all drains in a Cluster together.
+	Warnings []Warning `json:"warnings,omitempty"`
 	// Gaps are what could not be read.
 	Gaps []string `json:"gaps,omitempty"`
 	// WarningGaps are what only warnings depend on, and could not be read. They do not change the exit code.
@@ -107,7 +110,7 @@ func problemOf(reason, message string) Problem {
 // Warning is what a drain costs the Pods of a controller.
 type Warning struct {
 	Kind forecast.WarningKind `json:"kind"`
-	// Object is the controller. It is empty for Pods without a controller.
+	// Object is the controller. It is empty for Pods without a controller. For a warning about all drains, it is the Cluster.
 	Object  string   `json:"object,omitempty"`
 	Message string   `json:"message"`
 	Pods    []string `json:"pods"`
@@ -123,8 +126,9 @@ func warningsOf(predicted forecast.Forecast, cluster *forecast.Cluster, labels v
 	return warnings
 }
 
-// Warn adds the warnings that need more of the workload clusters. It calls read once for each Cluster, which is empty for the cluster of
-// the context, with the Nodes of all drains there and the claims of Forecast.Claims. read returns nil if it could not be read.
+// Warn adds the warnings that need more of the workload clusters, and one for each Cluster in which the evicted Pods may not fit together.
+// It calls read once for each Cluster, which is empty for the cluster of the context, with the Nodes of all drains there and the claims of
+// Forecast.Claims. read returns nil if it could not be read.
 func (p *Plan) Warn(read func(cluster string, nodes sets.Set[string], claims []types.NamespacedName) *forecast.Cluster) {
 	nodes, claims, clusters := map[string]sets.Set[string]{}, map[string]sets.Set[types.NamespacedName]{}, map[string]*forecast.Cluster{}
 	for i := range p.Drains {
@@ -135,16 +139,34 @@ func (p *Plan) Warn(read func(cluster string, nodes sets.Set[string], claims []t
 		nodes[d.Cluster].Insert(d.Node)
 		claims[d.Cluster].Insert(d.predicted.Claims()...)
 	}
+	drains := map[string][]forecast.Forecast{}
 	for i := range p.Drains {
 		d := &p.Drains[i]
-		if len(d.predicted.Pods) == 0 {
+		if !d.predicted.NeedsCluster() {
 			continue
 		}
 		if _, known := clusters[d.Cluster]; !known {
 			clusters[d.Cluster] = read(d.Cluster, nodes[d.Cluster], claims[d.Cluster].UnsortedList())
 		}
 		d.Warnings = warningsOf(d.predicted, clusters[d.Cluster], d.labels)
+		drains[d.Cluster] = append(drains[d.Cluster], d.predicted)
 	}
+	for _, name := range slices.Sorted(maps.Keys(drains)) {
+		if clusters[name] == nil {
+			continue
+		}
+		if w := clusters[name].Shortage(drains[name]); w != nil {
+			p.Warnings = append(p.Warnings, Warning{Kind: w.Kind, Object: clusterText(name), Message: w.Message, Pods: w.Pods})
+		}
+	}
+}
+
+// clusterText names a Cluster, and not the cluster of the context.
+func clusterText(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "Cluster " + name
 }
 
 // Pod is the prediction for one Pod.
@@ -218,13 +240,14 @@ func (p *Plan) ExitCode() int {
 	return code
 }
 
-// ExitCodeOnWarnings is ExitCode for a user for whom a warning is like a blocker.
-func (p *Plan) ExitCodeOnWarnings() int {
-	warns := func(d Drain) bool { return len(d.Warnings) > 0 }
+// ExitCodeOnWarnings is ExitCode for a user for whom warnings of some kinds are like a blocker.
+func (p *Plan) ExitCodeOnWarnings(kinds ...forecast.WarningKind) int {
+	isOne := func(w Warning) bool { return slices.Contains(kinds, w.Kind) }
+	warns := func(d Drain) bool { return slices.ContainsFunc(d.Warnings, isOne) }
 	switch code := p.ExitCode(); {
-	case slices.ContainsFunc(p.Drains, warns):
+	case slices.ContainsFunc(p.Drains, warns), slices.ContainsFunc(p.Warnings, isOne):
 		return ExitBlocked
-	case code == ExitClear && len(p.WarningGaps) > 0:
+	case code == ExitClear && len(p.WarningGaps) > 0 && slices.ContainsFunc(kinds, forecast.WarningKind.NeedsCluster):
 		return ExitUnknown
 	default:
 		return code

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -172,7 +173,7 @@ func trimmed(text string) string {
 }
 
 func TestExitCode(t *testing.T) {
-	problem, warning, gap := []report.Problem{{}}, []report.Warning{{}}, []string{"x"}
+	problem, warning, gap := []report.Problem{{}}, []report.Warning{{Kind: forecast.NotRecreated}}, []string{"x"}
 	for name, test := range map[string]struct {
 		plan             report.Plan
 		want, onWarnings int
@@ -184,14 +185,25 @@ func TestExitCode(t *testing.T) {
 		"warnings may be missing":       {report.Plan{Drains: []report.Drain{{}}, WarningGaps: gap}, 0, 3},
 		"a warning, others are missing": {report.Plan{Drains: []report.Drain{{Warnings: warning}}, WarningGaps: gap}, 0, 1},
 		"a warning and a missing right": {report.Plan{Drains: []report.Drain{{Warnings: warning}}, Gaps: gap}, 3, 1},
+		"a warning about all drains":    {report.Plan{Drains: []report.Drain{{}}, Warnings: []report.Warning{{Kind: forecast.MayNotFitTogether}}}, 0, 1},
 		"a right is missing":            {report.Plan{Drains: []report.Drain{{}}, Gaps: gap}, 3, 3},
 		"a blocker and a missing right": {report.Plan{Drains: []report.Drain{{Blockers: problem}}, Gaps: gap}, 1, 1},
 	} {
 		t.Run("K2, K60: "+name, func(t *testing.T) {
 			NewWithT(t).Expect(test.plan.ExitCode()).To(Equal(test.want))
-			NewWithT(t).Expect(test.plan.ExitCodeOnWarnings()).To(Equal(test.onWarnings))
+			NewWithT(t).Expect(test.plan.ExitCodeOnWarnings(forecast.WarningKinds...)).To(Equal(test.onWarnings))
 		})
 	}
+	t.Run("K60: the exit code is that of the kinds of warnings that the user names", func(t *testing.T) {
+		g := NewWithT(t)
+		plan := report.Plan{Drains: []report.Drain{{Warnings: []report.Warning{{Kind: forecast.DataLeftBehind}}}}, WarningGaps: gap}
+		g.Expect(plan.ExitCodeOnWarnings(forecast.DataLeftBehind)).To(Equal(1))
+		g.Expect(plan.ExitCodeOnWarnings(forecast.NotRecreated)).To(Equal(0))
+		g.Expect(plan.ExitCodeOnWarnings(forecast.NotRecreated, forecast.LastReady)).To(Equal(3), "such warnings may be missing")
+		plan.Warnings = []report.Warning{{Kind: forecast.MayNotFitTogether}}
+		g.Expect(plan.ExitCodeOnWarnings(forecast.MayNotFitTogether)).To(Equal(1))
+		g.Expect(plan.ExitCodeOnWarnings(forecast.NotRecreated)).To(Equal(0))
+	})
 }
 
 func TestVolumesAfterDaemonSets(t *testing.T) {
@@ -257,5 +269,33 @@ func TestWarn(t *testing.T) {
 		g.Expect(plan.Drains[0].Warnings).To(ConsistOf(noPlace, last, refused))
 		g.Expect(plan.Drains[1].Warnings).To(ConsistOf(refused))
 		g.Expect(plan.Drains[2].Warnings).To(ConsistOf(noPlace, last, refused))
+		g.Expect(plan.Warnings).To(BeEmpty())
+	})
+
+	t.Run("K63: plan warns once for each Cluster whose drains evict Pods that do not fit together", func(t *testing.T) {
+		node, intent, observed := surging(2)
+		plan := &report.Plan{Drains: make([]report.Drain, 5)}
+		for i, cluster := range []string{"a", "b", "a", "roomy", "unread"} {
+			observed.Pods = []corev1.Pod{*observed.Pods[0].DeepCopy()}
+			observed.Pods[0].Name = fmt.Sprint("web-", i)
+			plan.Drains[i] = report.NodeDrain(node, intent, observed)
+			plan.Drains[i].Cluster = cluster
+		}
+		plan.Warn(func(name string, nodes sets.Set[string], _ []types.NamespacedName) *forecast.Cluster {
+			if name == "unread" {
+				return nil
+			}
+			other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+			other.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
+			return forecast.NewCluster([]*corev1.Node{other}, nodes)
+		})
+		message := "each alone finds a place, but 1 of the 2 may find none together on 1 other Node: not enough free pods (1)"
+		g := NewWithT(t)
+		g.Expect(plan.Warnings).To(Equal([]report.Warning{
+			{Kind: forecast.MayNotFitTogether, Object: "Cluster a", Pods: []string{"shop/web-0", "shop/web-2"}, Message: message},
+		}))
+		var out bytes.Buffer
+		report.WritePlan(&out, plan, false, terminal.Style{})
+		g.Expect(out.String()).To(ContainSubstring("\nWARNINGS: what all these drains together cost applications\n  2 Pods of Cluster a: " + message + "\n"))
 	})
 }

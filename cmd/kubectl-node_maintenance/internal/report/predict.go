@@ -43,8 +43,8 @@ type Intent struct {
 	Waits string
 }
 
-// drains reports whether the NodeMaintenance exists and drains the Node.
-func (i Intent) drains() bool { return i.Present != nil && i.Present.Drains() }
+// Drains reports whether the NodeMaintenance exists and drains the Node.
+func (i Intent) Drains() bool { return i.Present != nil && i.Present.Drains() }
 
 // IntentOf returns what the manager would request for a deleted Machine. nodes are those of TurnNodes that were read, nil for one that does
 // not exist.
@@ -109,7 +109,7 @@ func withUID(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Node
 
 // waits says why no NodeMaintenance drains the Node of a Machine whose drain is requested. It is empty if none is.
 func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
-	if intent.drains() {
+	if intent.Drains() {
 		return ""
 	}
 	seen := Seen{Node: node, Intent: &intent, Skip: machinedrain.SkipNode(node)}

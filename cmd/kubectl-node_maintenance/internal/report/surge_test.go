@@ -93,7 +93,7 @@ func TestSurge(t *testing.T) {
 			refused.Apply(e, observed.Now)
 			observed.Evacuations = []v1alpha1.Evacuation{*e}
 
-			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+			why, found := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed})
 			g.Expect(found).To(BeTrue())
 			g.Expect(why.Pod.Surge).To(Equal(&report.Surge{Refusal: string(refused.Refusal), Message: refused.Message}))
 			expected := And(HaveField("Message", HaveSuffix(strings.TrimSuffix(refused.Message, "."))),
@@ -106,7 +106,7 @@ func TestSurge(t *testing.T) {
 	t.Run("K30: why says whether the Deployment of the Pod surges", func(t *testing.T) {
 		g := NewWithT(t)
 		_, intent, observed := surging(2)
-		why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+		why, found := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed})
 		g.Expect(found).To(BeTrue())
 		var out bytes.Buffer
 		report.WriteWhy(&out, why, observed.Now, terminal.Style{})

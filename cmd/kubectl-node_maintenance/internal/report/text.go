@@ -23,6 +23,11 @@ const (
 	none        = "-"
 )
 
+const (
+	costs           = "WARNINGS: what the evictions cost applications"
+	warningsMissing = "NOT READ: warnings may be missing"
+)
+
 // text writes lines whose arguments are made safe for a terminal.
 type text struct {
 	io.Writer
@@ -50,9 +55,10 @@ func WritePlan(w io.Writer, p *Plan, wide bool, style terminal.Style) {
 		}
 		t.drain(&p.Drains[i])
 	}
+	t.warnings("WARNINGS: what all these drains together cost applications", p.Warnings)
 	t.notes(p.Notes)
 	t.gaps(style.Warning("NOT READ: the prediction may be incomplete"), p.Gaps)
-	t.gaps(style.Warning("NOT READ: warnings may be missing"), p.WarningGaps)
+	t.gaps(style.Warning(warningsMissing), p.WarningGaps)
 	t.line("")
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+p.Context+". Nothing was changed.", maxLine)))
 }
@@ -67,7 +73,7 @@ func (t text) drain(d *Drain) {
 	t.problems(t.style.Blocker("BLOCKS: the drain does not finish in the present state"), d.Blockers)
 	t.problems(t.style.Warning("UNKNOWN: missing information prevents a prediction"), d.Unknown)
 	t.problems(t.style.Warning("DELAYS: the drain waits, and continues automatically"), d.Delays)
-	t.warnings(d.Warnings)
+	t.warnings(costs, d.Warnings)
 	if len(d.Pods) > 0 {
 		t.line("")
 		t.podTable(d.Pods)
@@ -164,12 +170,12 @@ func (t text) problems(title string, problems []Problem) {
 }
 
 // warnings writes at most maxGroups warnings of a kind, unless the output is wide.
-func (t text) warnings(all []Warning) {
+func (t text) warnings(title string, all []Warning) {
 	if len(all) == 0 {
 		return
 	}
 	t.line("")
-	fmt.Fprintln(t, t.style.Warning("WARNINGS: what the evictions cost applications"))
+	fmt.Fprintln(t, t.style.Warning(title))
 	kinds := map[forecast.WarningKind]int{}
 	for i := range all {
 		w := &all[i]

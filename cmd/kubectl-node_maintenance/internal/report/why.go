@@ -38,6 +38,8 @@ type Why struct {
 	Pod      *PodWhy   `json:"pod,omitempty"`
 	Guide    []string  `json:"guide,omitempty"`
 	Gaps     []string  `json:"gaps,omitempty"`
+	// WarningGaps are what only warnings depend on, and could not be read.
+	WarningGaps []string `json:"warningGaps,omitempty"`
 }
 
 // Condition is a condition of an object.
@@ -125,6 +127,8 @@ type Seen struct {
 	Intent *Intent
 	// Observed is nil if the Node is not drained, or if what the drain depends on could not be read.
 	Observed *forecast.Observation
+	// Cluster is what warnings depend on. It is nil if it was not read.
+	Cluster *forecast.Cluster
 	// Skip is why the manager skips the drain of a Machine, or would if the Machine had the hook.
 	Skip machinedrain.SkipReason
 	// Unread means that the NodeMaintenances could not be read: whether one selects the Node is not known.
@@ -237,7 +241,7 @@ func (w *Why) fill(seen Seen) {
 			w.Maintenances = append(w.Maintenances, maintenanceOf(m, seen.Node.Name))
 		}
 	}
-	if seen.Intent == nil || !seen.Intent.drains() {
+	if seen.Intent == nil || !seen.Intent.Drains() {
 		return
 	}
 	for _, problem := range seen.Intent.Problems {
@@ -250,7 +254,7 @@ func (w *Why) fill(seen Seen) {
 	for _, obstacle := range predicted.Obstacles(seen.Observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
-	w.Warnings = warningsOf(predicted, nil, seen.Intent.Maintenance.Spec.DrainLabelPolicy)
+	w.Warnings = warningsOf(predicted, seen.Cluster, seen.Intent.Maintenance.Spec.DrainLabelPolicy)
 }
 
 // link adds the section of the guide about a reason.
@@ -289,8 +293,9 @@ func stamp(t *metav1.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// ExplainPod explains a Pod of a Node. unread means that the NodeMaintenances could not be read.
-func ExplainPod(namespace, name string, intent Intent, observed forecast.Observation, unread bool) (*Why, bool) {
+// ExplainPod explains a Pod of the Node, whose Intent and Observed were read.
+func ExplainPod(namespace, name string, seen Seen) (*Why, bool) {
+	intent, observed := *seen.Intent, *seen.Observed
 	predicted := forecast.Of(observed)
 	at := slices.IndexFunc(predicted.Pods, func(p forecast.Pod) bool { return p.Namespace == namespace && p.Name == name })
 	if at < 0 {
@@ -313,7 +318,7 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 		view.Evacuation = evacuationView(p)
 	}
 	w := &Why{Subject: "Pod " + namespace + "/" + name, Pod: view}
-	if intent.drains() {
+	if intent.Drains() {
 		w.Problems = append(w.Problems, intent.Paused...)
 	}
 	if predicted.Waiting != "" {
@@ -322,8 +327,8 @@ func ExplainPod(namespace, name string, intent Intent, observed forecast.Observa
 	for _, obstacle := range p.Obstacles(observed.Now) {
 		w.Problems = append(w.Problems, problemOfObstacle(obstacle))
 	}
-	w.Warnings = warningsOf(forecast.Forecast{Pods: []forecast.Pod{*p}}, nil, intent.Maintenance.Spec.DrainLabelPolicy)
-	w.Answer = w.podAnswer(p, intent, predicted.Waiting, unread)
+	w.Warnings = warningsOf(forecast.Forecast{Pods: []forecast.Pod{*p}}, seen.Cluster, intent.Maintenance.Spec.DrainLabelPolicy)
+	w.Answer = w.podAnswer(p, intent, predicted.Waiting, seen.Unread)
 	return w, true
 }
 
@@ -382,7 +387,7 @@ func (w *Why) podAnswer(p *forecast.Pod, intent Intent, waiting string, unread b
 		return "The Pod is terminating."
 	case p.Outcome == forecast.Stays:
 		return "A drain leaves the Pod on its Node (" + w.Pod.Reason + ") and does not wait for it."
-	case !intent.drains():
+	case !intent.Drains():
 		return undrainedAnswer(p, intent, unread)
 	case len(intent.Paused) > 0:
 		return "The drain is suspended: " + intent.Paused[0].Message + "."

@@ -221,7 +221,7 @@ func TestPodsThatWait(t *testing.T) {
 			node, _, observed := surging(2)
 			intent := report.IntentOf(test.machine, node, nil, nil, now)
 			observed.Maintenance = intent.Maintenance
-			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, test.unread)
+			why, found := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed, Unread: test.unread})
 			g.Expect(found).To(BeTrue())
 			g.Expect(why.Answer).To(Equal(test.want))
 		})
@@ -232,7 +232,8 @@ func TestPodsThatWait(t *testing.T) {
 		node, _, observed := surging(2)
 		cordons := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "cordons"}}
 		cordons.Spec.Stage, cordons.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes(node.Name)
-		why, _ := report.ExplainPod("shop", "web-abc-0", report.NodeIntentOf(node, []v1alpha1.NodeMaintenance{cordons}), observed, false)
+		intent := report.NodeIntentOf(node, []v1alpha1.NodeMaintenance{cordons})
+		why, _ := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed})
 		g.Expect(why.Answer).To(Equal("No NodeMaintenance drains the Node. NodeMaintenance cordons in stage Cordon selects the Node, and " +
 			"does not drain it in this stage."))
 	})
@@ -263,7 +264,7 @@ func TestExplainPod(t *testing.T) {
 			intent.Maintenance.Spec.MaxParallelNodes = ptr.To(intstr.FromInt(test.limit))
 			intent.Present, intent.Paused = intent.Maintenance, test.paused
 			g := NewWithT(t)
-			why, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+			why, found := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed})
 			g.Expect(found).To(BeTrue())
 			g.Expect(why.Answer).To(Equal(test.want))
 			if test.problem != "" {
@@ -274,7 +275,7 @@ func TestExplainPod(t *testing.T) {
 		})
 	}
 
-	t.Run("K56: plan and why warn of what the drain costs, why pod only about the Pod", func(t *testing.T) {
+	t.Run("K56, K58, K59, K64: plan and why warn of what the drain costs, why pod only about the Pod", func(t *testing.T) {
 		g := NewWithT(t)
 		node, intent, observed := surging(2)
 		observed.Pods[0].Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
@@ -282,15 +283,24 @@ func TestExplainPod(t *testing.T) {
 		bare.Name, bare.UID, bare.OwnerReferences, bare.Annotations = "bare", "bare", nil, nil
 		observed.Pods = append(observed.Pods, *bare)
 		intent.Present = intent.Maintenance
-		pod, found := report.ExplainPod("shop", "web-abc-0", intent, observed, false)
+		pod, found := report.ExplainPod("shop", "web-abc-0", report.Seen{Intent: &intent, Observed: &observed})
 		g.Expect(found).To(BeTrue())
 		notRecreated, refused := HaveField("Pods", []string{"shop/bare"}), And(HaveField("Object", "Deployment shop/web"), HaveField("Fix", Not(BeEmpty())))
 		g.Expect(pod.Warnings).To(ConsistOf(refused))
 		g.Expect(report.NodeDrain(node, intent, observed).Warnings).To(ConsistOf(notRecreated, refused))
 		why := report.NodeWhy(report.Seen{Node: node, Intent: &intent, Observed: &observed})
 		g.Expect(why.Warnings).To(ConsistOf(notRecreated, refused))
+		cluster := forecast.NewCluster(nil, nil)
+		cluster.Add(&observed.Pods[0])
+		noPlace, last := HaveField("Kind", forecast.MayFindNoNode), HaveField("Kind", forecast.LastReady)
+		read := report.Seen{Node: node, Intent: &intent, Observed: &observed, Cluster: cluster}
+		g.Expect(report.NodeWhy(read).Warnings).To(ConsistOf(noPlace, last, notRecreated, refused))
+		pod, _ = report.ExplainPod("shop", "web-abc-0", read)
+		g.Expect(pod.Warnings).To(ConsistOf(noPlace, last, refused))
 		var out bytes.Buffer
+		why.WarningGaps = []string{"No right to list pods in c"}
 		report.WriteWhy(&out, why, observed.Now, terminal.Style{})
+		g.Expect(out.String()).To(ContainSubstring("\nNOT READ: warnings may be missing\n  No right to list pods in c\n"))
 		g.Expect(out.String()).To(ContainSubstring("\n  Pod shop/bare: not recreated: there is no controller\n"))
 	})
 }

@@ -41,7 +41,7 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 		t.pod(y.Pod, now)
 	}
 	t.problems(style.Blocker("WAITS FOR"), y.Problems)
-	t.warnings(y.Warnings)
+	t.warnings(costs, y.Warnings)
 	for _, link := range y.Guide {
 		if len(y.Problems) > 0 {
 			break // each problem has its link
@@ -50,6 +50,7 @@ func WriteWhy(w io.Writer, y *Why, now time.Time, style terminal.Style) {
 		t.line("See: %s", link)
 	}
 	t.gaps(style.Title("NOT READ"), y.Gaps)
+	t.gaps(style.Title(warningsMissing), y.WarningGaps)
 	t.line("")
 	fmt.Fprintln(t, style.Faint(terminal.Clean("Read from "+y.Context+". Nothing was changed.", maxLine)))
 }
