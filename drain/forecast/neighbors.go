@@ -149,47 +149,53 @@ func (c *Cluster) matches(term *framework.AffinityTerm, pod *corev1.Pod) match {
 	}
 }
 
-// affinityOf evaluates the required affinity of a Pod to other Pods. Like the scheduler, it requires one Pod to match all terms.
+// affinityOf evaluates the required affinity of a Pod to other Pods.
 func (c *Cluster) affinityOf(n *needs) *affinity {
 	terms, err := framework.GetAffinityTerms(n.pod, framework.GetPodAffinityTerms(n.pod.Spec.Affinity))
 	if err != nil || len(terms) == 0 {
 		return nil
-	}
-	all := func(pod *corev1.Pod) match {
-		result := matched
-		for i := range terms {
-			switch c.matches(&terms[i], pod) {
-			case unmatched:
-				return unmatched
-			case unknown:
-				result = unknown
-			case matched:
-			}
-		}
-		return result
 	}
 	a := &affinity{fulfilled: map[domain]bool{}}
 	for i := range terms {
 		a.keys = append(a.keys, terms[i].TopologyKey)
 	}
 	for _, other := range c.crowds {
-		switch all(other.pod) {
+		switch c.matchesAll(terms, other.pod) {
 		case unknown:
 			return nil
+		case matched:
+			c.fulfill(a, other, n)
 		case unmatched:
-			continue
+		}
+	}
+	a.first = len(a.fulfilled) == 0 && c.matchesAll(terms, n.pod) != unmatched
+	return a
+}
+
+// matchesAll is matches for all terms: like the scheduler, affinity requires one Pod to match all of them.
+func (c *Cluster) matchesAll(terms []framework.AffinityTerm, pod *corev1.Pod) match {
+	result := matched
+	for i := range terms {
+		switch c.matches(&terms[i], pod) {
+		case unmatched:
+			return unmatched
+		case unknown:
+			result = unknown
 		case matched:
 		}
-		for name := range other.on {
-			for _, key := range a.keys {
-				if d, found := c.domainOf(name, key); found && c.count(other, name, n) > 0 {
-					a.fulfilled[d] = true
-				}
+	}
+	return result
+}
+
+// fulfill adds the domains of a crowd to those where affinity is fulfilled.
+func (c *Cluster) fulfill(a *affinity, other *crowd, n *needs) {
+	for name := range other.on {
+		for _, key := range a.keys {
+			if d, found := c.domainOf(name, key); found && c.count(other, name, n) > 0 {
+				a.fulfilled[d] = true
 			}
 		}
 	}
-	a.first = len(a.fulfilled) == 0 && all(n.pod) != unmatched
-	return a
 }
 
 // spreadsOf counts the Pods that the topology spread of a Pod is about.
