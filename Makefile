@@ -100,7 +100,8 @@ test-chaos: tools-test ## Drain under random faults, RUNS (5) times from SEED (1
 	CAPNM_TEST_CHAOS=1 go test -count=1 -timeout 0 -run '^TestChaos$$' -v ./test/chaos -seed $(SEED) -runs $(RUNS) $(CHAOS_FLAGS)
 
 test-simulation: ## Run the whole manager in a simulation, RUNS times from SEED (1): see docs/development.md.
-	CAPNM_TEST_SIMULATION=1 go test -count=1 -timeout 0 -run '^TestSimulation$$' ./cmd/manager -simulation.seed $(SEED) -simulation.runs $(RUNS) $(SIMULATION_FLAGS)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && go run ./test/simulation/build -o "$$dir/simulation.test" ./cmd/manager && cd cmd/manager && \
+	CAPNM_TEST_SIMULATION=1 "$$dir/simulation.test" -test.timeout 0 -test.run '^TestSimulation$$' -simulation.seed $(SEED) -simulation.runs $(RUNS) $(SIMULATION_FLAGS)
 
 PEER_RUNS ?= 1
 

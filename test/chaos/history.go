@@ -235,29 +235,21 @@ func timelines[T client.Object](s *Side, prefix string) map[string]timeline[T] {
 
 // at returns the object as of a revision.
 func (t timeline[T]) at(revision int64) (object T, exists bool) {
-	for _, each := range t {
-		if each.revision > revision {
-			break
-		}
-		object, exists = each.object, each.exists
+	if next := t.after(revision); next > 0 {
+		return t[next-1].object, t[next-1].exists
 	}
-	return object, exists
+	return object, false
 }
 
 // during returns the states of the object from one revision to another, both included.
 func (t timeline[T]) during(from, until int64) []stored[T] {
-	var states []stored[T]
-	for _, each := range t {
-		switch {
-		case each.revision > until:
-			return states
-		case each.revision <= from:
-			states = []stored[T]{each}
-		default:
-			states = append(states, each)
-		}
-	}
-	return states
+	end := t.after(until)
+	return t[max(min(t.after(from), end)-1, 0):end:end]
+}
+
+// after returns the index of the first version after a revision.
+func (t timeline[T]) after(revision int64) int {
+	return sort.Search(len(t), func(i int) bool { return t[i].revision > revision })
 }
 
 // podLife is the timeline of one Pod, by its UID.

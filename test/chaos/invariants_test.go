@@ -344,6 +344,17 @@ func TestExcuse(t *testing.T) {
 	g.Expect(Excuse(nil, []string{"ns/never"})).To(BeEmpty())
 }
 
+func TestOnlySomeParts(t *testing.T) {
+	g := NewWithT(t)
+	s := Schedule{Faults: []Step{{Fault: "a"}, {Fault: "b"}}, Drains: []Drain{{Machine: "m"}, {Machine: "n"}}, Apps: []App{{Name: "web"}, {Name: "db"}}}
+	g.Expect(s.Parts()).To(Equal(6))
+	g.Expect(s.Only([]int{0, 1, 2, 3, 4, 5})).To(Equal(s))
+	g.Expect(s.Only([]int{1, 3, 4})).To(Equal(Schedule{Faults: s.Faults[1:], Drains: s.Drains[1:], Apps: s.Apps[:1]}))
+	g.Expect(s.Only(nil)).To(Equal(Schedule{Drains: s.Drains[:1]}), "a run needs a deletion")
+	needed := Shrink([]int{0, 1, 2, 3, 4, 5}, 20, func(parts []int) bool { return slices.Contains(parts, 1) && slices.Contains(parts, 4) })
+	g.Expect(needed).To(Equal([]int{1, 4}))
+}
+
 func TestShrink(t *testing.T) {
 	g := NewWithT(t)
 	var s Schedule

@@ -42,7 +42,7 @@ type run struct {
 
 	lock     sync.Mutex
 	unhooked map[string]bool
-	lines    []string
+	lines    []logLine
 	// unanswered heals the faults whose requests failed. An etcd that was frozen may carry out such a request after it was healed.
 	unanswered []heal
 	faults     []InjectedFault
@@ -52,11 +52,29 @@ type run struct {
 	clusterDeleted time.Time
 }
 
-// logf records what happens, with the time since the start of the faults.
+// logf records what happens.
 func (r *run) logf(format string, args ...any) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	r.lines = append(r.lines, fmt.Sprintf("%7.2f ", time.Since(r.started).Seconds())+fmt.Sprintf(format, args...))
+	r.lines = append(r.lines, logLine{time.Now(), fmt.Sprintf(format, args...)})
+}
+
+// logLine is something that happened.
+type logLine struct {
+	at   time.Time
+	what string
+}
+
+// log returns what happened, a line for each thing, with the time since the start of the faults.
+func (r *run) log() []string {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	slices.SortStableFunc(r.lines, func(a, b logLine) int { return a.at.Compare(b.at) })
+	lines := make([]string, len(r.lines))
+	for i, line := range r.lines {
+		lines[i] = fmt.Sprintf("%7.2f %s", line.at.Sub(r.started).Seconds(), line.what)
+	}
+	return lines
 }
 
 // unhook records that a fault removes the hook of a Machine.
@@ -102,20 +120,20 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	schedule.Drains = slices.Clone(schedule.Drains) // a rollout changes the names
 	r := &run{world: w, schedule: schedule, namespace: fmt.Sprintf("chaos-%d", schedule.Seed), started: time.Now(), unhooked: map[string]bool{}}
 	if err := r.prepare(ctx); err != nil {
-		return r.lines, nil, errors.Wrap(err, "preparing the run")
+		return r.log(), nil, errors.Wrap(err, "preparing the run")
 	}
 	r.logf("prepared")
 	record, err := r.record(ctx)
 	if err != nil {
-		return r.lines, nil, err
+		return r.log(), nil, err
 	}
 	r.started = time.Now()
 	if err := r.inject(ctx, table); err != nil {
-		return r.lines, nil, err
+		return r.log(), nil, err
 	}
 	if r.schedule.Move {
 		if err := r.move(ctx, record.(*Recording)); err != nil { // a simulation has no move
-			return r.lines, nil, errors.Wrap(err, "moving the Cluster")
+			return r.log(), nil, errors.Wrap(err, "moving the Cluster")
 		}
 	}
 	violations = append(violations, r.expectProgress(ctx)...)
@@ -125,7 +143,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	r.logf("all drains ended")
 	history, err := r.stopRecording(ctx, record)
 	if err != nil {
-		return r.lines, violations, err
+		return r.log(), violations, err
 	}
 	evictions, cutOff := 0, 0
 	for _, each := range history.removals() {
@@ -144,11 +162,14 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 	for _, m := range r.allManagers() {
 		violations = append(violations, m.failures()...)
 	}
+	if len(violations) > 0 && r.simulated != nil {
+		r.tellWrites(history)
+	}
 	if len(violations) > 0 || r.ended {
-		return r.lines, violations, nil
+		return r.log(), violations, nil
 	}
 	r.stopOthers()
-	return r.lines, nil, r.clear(ctx)
+	return r.log(), nil, r.clear(ctx)
 }
 
 // prepare creates the Machines and the load of the run. The Nodes that stay are cordoned meanwhile, so that the Pods are on the other ones.

@@ -156,24 +156,64 @@ func (s Schedule) Keep(names ...string) Schedule {
 	return s
 }
 
+// Parts returns how many faults, deletions and workloads the schedule has: what Only can leave out.
+func (s Schedule) Parts() int { return len(s.Faults) + len(s.Drains) + len(s.Apps) }
+
+// Only returns the schedule with some of its parts, by their index: the faults, then the deletions, of which one must stay, then the
+// workloads.
+func (s Schedule) Only(parts []int) Schedule {
+	only := s
+	only.Faults, only.Drains, only.Apps = nil, nil, nil
+	for _, i := range parts {
+		switch drain, app := i-len(s.Faults), i-len(s.Faults)-len(s.Drains); {
+		case drain < 0:
+			only.Faults = append(only.Faults, s.Faults[i])
+		case app < 0:
+			only.Drains = append(only.Drains, s.Drains[drain])
+		default:
+			only.Apps = append(only.Apps, s.Apps[app])
+		}
+	}
+	if only.Drains == nil {
+		only.Drains = s.Drains[:1]
+	}
+	return only
+}
+
 // Shrink returns a schedule with fewer faults that still fails. It makes a limited number of attempts, first without half of the faults.
 func (s Schedule) Shrink(attempts int, fails func(Schedule) bool) Schedule {
-	for size := (len(s.Faults) + 1) / 2; size > 0; {
+	all := make([]int, len(s.Faults))
+	for i := range all {
+		all[i] = i
+	}
+	with := func(faults []int) Schedule {
+		smaller := s
+		smaller.Faults = make([]Step, len(faults))
+		for i, fault := range faults {
+			smaller.Faults[i] = s.Faults[fault]
+		}
+		return smaller
+	}
+	return with(Shrink(all, attempts, func(faults []int) bool { return fails(with(faults)) }))
+}
+
+// Shrink returns fewer parts of a schedule that still fails. It makes a limited number of attempts, first without half of the parts.
+func Shrink(parts []int, attempts int, fails func([]int) bool) []int {
+	for size := (len(parts) + 1) / 2; size > 0; {
 		shrunk := false
-		for from := 0; from < len(s.Faults) && attempts > 0 && !shrunk; from += size {
-			smaller := s
-			smaller.Faults = slices.Delete(slices.Clone(s.Faults), from, min(from+size, len(s.Faults)))
+		for from := 0; from < len(parts) && attempts > 0 && !shrunk; from += size {
+			fewer := slices.Delete(slices.Clone(parts), from, min(from+size, len(parts)))
 			attempts--
-			if shrunk = fails(smaller); shrunk {
-				s = smaller
+			if shrunk = fails(fewer); shrunk {
+				parts = fewer
 			}
 		}
 		if !shrunk {
 			size /= 2
 		}
-		size = min(size, len(s.Faults))
+		size = min(size, len(parts))
 	}
-	return s
+	return parts
 }
 
 // String describes the schedule for people, a line for each thing.

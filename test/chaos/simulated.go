@@ -2,6 +2,8 @@ package chaos
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -176,19 +178,44 @@ func newSimulatedWorld(ctx context.Context, seed uint64, start StartManager) (*w
 	return w, w.addMachines(ctx, keepers...)
 }
 
-// Simulate plays the schedule of a seed in a simulation, with the manager that start runs. It is called in a bubble of testing/synctest. It
-// returns the schedule and what happened, and what is violated.
-func Simulate(ctx context.Context, seed uint64, start StartManager) (report string, violations []string, err error) {
+// Outcome is what a simulated run has done.
+type Outcome struct {
+	Schedule Schedule
+	// Log is what happened, a line for each thing.
+	Log        []string
+	Violations []string
+	// Requests are those that the API servers have carried out, with their virtual times: a line for each.
+	Requests []string
+}
+
+// Simulate plays the schedule of a seed in a simulation, with the manager that start runs. It is called in a bubble of testing/synctest.
+// With parts, the schedule has only these, see Schedule.Only. An error means that the run could not be carried out.
+func Simulate(ctx context.Context, seed uint64, parts []int, start StartManager) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	schedule := newSimulatedSchedule(seed)
+	if parts != nil {
+		schedule = schedule.Only(parts)
+	}
 	w, err := newSimulatedWorld(ctx, seed, start)
 	if err != nil {
-		return schedule.String(), nil, errors.Wrap(err, "starting the simulation")
+		return Outcome{Schedule: schedule}, errors.Wrap(err, "starting the simulation")
 	}
 	log, violations, err := w.play(ctx, schedule, simulatedFaults())
 	w.managers[0].kill()
-	return schedule.String() + "\nwhat happened:\n" + strings.Join(log, "\n") + "\n", violations, err
+	return Outcome{schedule, log, violations, w.simulated.requests()}, err
+}
+
+// requests returns what both API servers have carried out over HTTP.
+func (s *simulated) requests() []string {
+	var lines []string
+	for _, cluster := range []*simulatedCluster{s.management, s.workload} {
+		for _, e := range cluster.Audit() {
+			lines = append(lines, fmt.Sprintf("%s %s %s %d %x", e.Requested.UTC().Format("15:04:05.000000000"), e.Verb, e.URI, e.Code, sha256.Sum256(e.RequestObject)))
+		}
+	}
+	slices.Sort(lines) // by time
+	return lines
 }
 
 // newSimulatedSchedule generates the schedule of a seed. Since time costs nothing, half of them take three or ten times as long.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -119,23 +121,25 @@ func (s *simulated) linkTo(cluster *simulatedCluster, now state) *link {
 	return l
 }
 
-// countReconciliations records at regular intervals how often the controllers have reconciled.
+// countReconciliations records at regular intervals how often the controllers have reconciled. It reads only this metric: others measure
+// the process.
 func (s *simulated) countReconciliations(ctx context.Context) {
+	total := reconcileTotal()
 	for ; ctx.Err() == nil; _ = delay(ctx, busyPeriod) {
-		families, err := metrics.Registry.Gather()
-		if err != nil {
-			continue
-		}
+		metrics := make(chan prometheus.Metric)
+		go func() {
+			defer close(metrics)
+			total.Collect(metrics)
+		}()
 		counts := map[string]float64{}
-		for _, family := range families {
-			if family.GetName() != "controller_runtime_reconcile_total" {
+		for metric := range metrics {
+			var m dto.Metric
+			if err := metric.Write(&m); err != nil {
 				continue
 			}
-			for _, metric := range family.GetMetric() {
-				for _, label := range metric.GetLabel() {
-					if label.GetName() == "controller" {
-						counts[label.GetValue()] += metric.GetCounter().GetValue()
-					}
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "controller" {
+					counts[label.GetValue()] += m.GetCounter().GetValue()
 				}
 			}
 		}
@@ -143,6 +147,18 @@ func (s *simulated) countReconciliations(ctx context.Context) {
 		s.reconciliations = append(s.reconciliations, Reconciliations{time.Now(), counts})
 		s.mu.Unlock()
 	}
+}
+
+// reconcileTotal returns controller-runtime's metric, which is internal: the registry tells which one has the name already.
+func reconcileTotal() prometheus.Collector {
+	same := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "controller_runtime_reconcile_total", Help: "Total number of reconciliations per controller",
+	}, []string{"controller", "result"})
+	var registered prometheus.AlreadyRegisteredError
+	if err := metrics.Registry.Register(same); !errors.As(err, &registered) {
+		panic(fmt.Sprintf("controller-runtime has another metric of reconciliations: %v", err))
+	}
+	return registered.ExistingCollector
 }
 
 // RoundTrip implements http.RoundTripper: it finds the link of a process by the name of the host.

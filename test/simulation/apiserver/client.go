@@ -148,6 +148,7 @@ func (c *directClient) List(_ context.Context, list client.ObjectList, options .
 	if err != nil {
 		return err
 	}
+	share := (&client.ListOptions{}).ApplyOptions(options).UnsafeDisableDeepCopy
 	objects, revision := c.server.list(k, chosen.selector)
 	items := make([]runtime.Object, len(objects))
 	for i, v := range objects {
@@ -155,7 +156,9 @@ func (c *directClient) List(_ context.Context, list client.ObjectList, options .
 		if err != nil {
 			return err
 		}
-		if err := copyTo(item, v); err != nil {
+		if share != nil && *share && reflect.TypeOf(item) == reflect.TypeOf(v.object) {
+			reflect.ValueOf(item).Elem().Set(reflect.ValueOf(v.object).Elem())
+		} else if err := copyTo(item, v); err != nil {
 			return err
 		}
 		items[i] = item
