@@ -84,7 +84,7 @@ func (m *management) clusterctl(t *testing.T, args ...string) string {
 	t.Helper()
 	r := m.repository.sub(t)
 	command := exec.CommandContext(t.Context(), r.tool("clusterctl"), append(args, "--kubeconfig="+m.kubeconfig, "--config="+r.config)...)
-	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "XDG_CONFIG_HOME="+r.dir)
+	command.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "XDG_CONFIG_HOME="+r.dir, "EXP_NODE_AGENT=true")
 	return r.run(command)
 }
 
