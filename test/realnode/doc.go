@@ -11,5 +11,6 @@
 // A node has its own mount and PID namespaces, D-Bus and logind (see guest/). It shares the network with the machine: Pods use the network
 // of the host, and the kubelets of several nodes have different ports.
 //
-// A node needs Linux, root and dbus-daemon. Skip skips a test and names what is missing.
+// A node needs Linux, root and dbus-daemon. Skip skips a test and names what is missing. A node with CRI-O also needs
+// crio, conmon and pinns.
 package realnode

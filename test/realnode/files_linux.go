@@ -56,6 +56,8 @@ func (n *Node) writeFiles() error {
 		"ca.crt":                  string(n.cluster.CAData()),
 		"dbus.conf":               dbusConfig,
 		"containerd.toml":         n.containerdConfig(),
+		"crio.conf":               n.crioConfig(),
+		"policy.json":             `{"default":[{"type":"insecureAcceptAnything"}]}`,
 		"cni/10-none.conflist":    `{"cniVersion":"0.4.0","name":"none","plugins":[{"type":"none"}]}`,
 		"var-lib/journal/journal": "",
 	} {
@@ -84,7 +86,16 @@ func (n *Node) linkPrograms() error {
 			return errors.Wrap(err, "linking a program")
 		}
 	}
-	return errors.Wrap(os.Symlink(cmp.Or(RuncWithSeccomp(), "guest"), n.path("bin", "runc")), "linking runc")
+	if n.options.CRIO {
+		if err := n.linkCRIO(); err != nil {
+			return err
+		}
+	}
+	runc := cmp.Or(RuncWithSeccomp(), "guest")
+	if n.options.CRIO {
+		runc = "guest" // CRI-O sets the OOM score that root of a container or a small VM may not set
+	}
+	return errors.Wrap(os.Symlink(runc, n.path("bin", "runc")), "linking runc")
 }
 
 // RuncWithSeccomp returns the path of the runc of this machine if it supports seccomp, and "" otherwise. The one that this repository
@@ -162,7 +173,7 @@ func (n *Node) kubeletConfig() (string, error) {
 		},
 		"authorization": map[string]any{"mode": "Webhook"},
 		"failCgroupV1":  false, "cgroupDriver": "cgroupfs", "cgroupRoot": n.cgroups.name(), "failSwapOn": false,
-		"containerRuntimeEndpoint": "unix://" + spec.ContainerdSocket,
+		"containerRuntimeEndpoint": "unix://" + n.runtimeSocket(),
 		"staticPodPath":            spec.StaticPodPath,
 		// The kubelet uses inotify; the interval, by default 20 s, is for changes that inotify misses.
 		"fileCheckFrequency": "2s",

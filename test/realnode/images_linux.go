@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/pkg/errors"
 
@@ -47,7 +48,14 @@ func (n *Node) images() ([]string, error) {
 		if err != nil {
 			return nil, errors.Wrap(err, "reading the program of an image")
 		}
-		if content, err = image(name, filepath.Base(program), content); err != nil {
+		layout, err := image(name, filepath.Base(program), content)
+		if err != nil {
+			return nil, err
+		}
+		if err := n.unpackImage(name, layout); err != nil {
+			return nil, err
+		}
+		if content, err = tarball(layout); err != nil {
 			return nil, err
 		}
 		if err := os.WriteFile(file, content, 0o600); err != nil {
@@ -64,9 +72,9 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// image packs one program into an OCI image layout, as a tarball.
+// image packs one program into an OCI image layout, and returns its files.
 // https://github.com/opencontainers/image-spec/blob/main/image-layout.md
-func image(name, program string, content []byte) ([]byte, error) {
+func image(name, program string, content []byte) (map[string][]byte, error) {
 	layer, err := tarball(map[string][]byte{program: content})
 	if err != nil {
 		return nil, err
@@ -103,13 +111,14 @@ func image(name, program string, content []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	manifestIs.Annotations = map[string]string{"io.containerd.image.name": name}
+	_, tag, _ := strings.Cut(name, ":")
+	manifestIs.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
 	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []descriptor{manifestIs}})
 	if err != nil {
 		return nil, errors.Wrap(err, "writing an image")
 	}
 	files["index.json"] = index
-	return tarball(files)
+	return files, nil
 }
 
 func tarball(files map[string][]byte) ([]byte, error) {

@@ -40,6 +40,8 @@ type Options struct {
 	ShutdownGracePeriod, ShutdownGracePeriodCriticalPods time.Duration
 	// KubeletUnit is the name of the unit that runs the kubelet. Default: kubelet.service.
 	KubeletUnit string
+	// CRIO is true if the container runtime is CRI-O: see HasCRIO. Default: containerd.
+	CRIO bool
 	// Programs maps the names of further images to the path of a static program, which becomes the only file and the entrypoint.
 	Programs map[string]string
 }
@@ -150,7 +152,9 @@ func (n *Node) resetReadyCondition(ctx context.Context) error {
 
 // SwitchOn switches the node on without waiting.
 func (n *Node) SwitchOn(ctx context.Context) error {
-	config := spec.Node{Dir: n.dir, KubeletArgs: n.kubeletArgs(), KubeletUnit: n.options.KubeletUnit, InhibitDelayMax: n.options.InhibitDelayMax}
+	config := spec.Node{
+		Dir: n.dir, KubeletArgs: n.kubeletArgs(), KubeletUnit: n.options.KubeletUnit, InhibitDelayMax: n.options.InhibitDelayMax, CRIO: n.options.CRIO,
+	}
 	var err error
 	if config.Images, err = n.images(); err != nil {
 		return err

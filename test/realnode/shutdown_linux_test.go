@@ -239,6 +239,32 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(journal, "t-regular", "t-logs")
 	})
 
+	t.Run("S60: the agent finds CRI-O, and terminates the Pods that remain through it", func(t *testing.T) {
+		if !realnode.HasCRIO() {
+			t.Skip("SKIPPED: this machine has no CRI-O (crio, conmon and pinns)")
+		}
+		s := root.sub(t)
+		node := s.node(realnode.Options{Name: "crio", CRIO: true})
+		s.Expect(s.agentCondition(s, "crio").Status).To(Equal(corev1.ConditionTrue))
+		s.run(node, realnode.NewPod("q-regular", "1s"))
+		s.create(s.workload.Client,
+			tolerateAll(daemonSet("q-logs", node.Name(), realnode.Grace(60), realnode.Sidecars("q-sidecar"), realnode.PreStop(corev1.LifecycleHandler{
+				Exec: &corev1.ExecAction{Command: []string{"/guest", "app", "note", "preStop"}},
+			}))),
+			tolerateAll(daemonSet("q-cni", node.Name(), realnode.Grace(60), realnode.In("kube-system"), realnode.Class("system-node-critical"))))
+		for _, name := range []string{"q-logs", "q-sidecar", "q-cni"} {
+			s.awaitStarted(node, name, 1)
+		}
+		s.Expect(node.PowerButton()).To(Succeed())
+		journal := s.expectPoweredOff(node)
+		s.expectGraceful(journal, "q-regular", "q-logs", "q-sidecar", "q-cni")
+		s.Expect(journal.Of("q-logs")).To(Equal([]string{"started", "preStop", "SIGTERM", "ended"}))
+		s.expectOrder(journal, []string{"q-regular"}, []string{"q-logs"})
+		s.expectOrder(journal, []string{"q-logs"}, []string{"q-sidecar"})
+		s.expectOrder(journal, []string{"q-logs"}, []string{"q-cni"})
+		s.expectNoKubelet(journal)
+	})
+
 	t.Run("S4: the NodeMaintenance outlives the boot until a user completes it", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "booted"})

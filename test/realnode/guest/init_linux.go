@@ -43,7 +43,7 @@ func runNode(configFile string) error {
 	if err := os.Setenv("PATH", filepath.Join(n.Dir, "bin")+":"+os.Getenv("PATH")); err != nil {
 		return errors.Wrap(err, "setting the path of programs")
 	}
-	if err := n.importImages(); err != nil {
+	if err := n.startRuntime(); err != nil {
 		return err
 	}
 	journal(spec.Booted)
@@ -81,13 +81,17 @@ func (n *node) listen() {
 
 func (n *node) powerOff() { n.once.Do(func() { close(n.off) }) }
 
-// importImages starts containerd and imports the images from files.
-func (n *node) importImages() error {
+// startRuntime starts CRI-O, which pulls images from files, or starts containerd and imports the images.
+func (n *node) startRuntime() error {
 	n.units = map[string]*unit{
-		spec.DBus:       n.unit(spec.DBus, "dbus-daemon", "--config-file="+filepath.Join(n.Dir, "dbus.conf"), "--nofork", "--nopidfile"),
-		spec.Containerd: n.unit(spec.Containerd, filepath.Join(n.Dir, "bin", "containerd"), "--config", filepath.Join(n.Dir, "containerd.toml")),
-		n.KubeletUnit:   n.unit(n.KubeletUnit, filepath.Join(n.Dir, "bin", "kubelet"), n.KubeletArgs...),
+		spec.DBus:     n.unit(spec.DBus, "dbus-daemon", "--config-file="+filepath.Join(n.Dir, "dbus.conf"), "--nofork", "--nopidfile"),
+		n.KubeletUnit: n.unit(n.KubeletUnit, filepath.Join(n.Dir, "bin", "kubelet"), n.KubeletArgs...),
 	}
+	if n.CRIO {
+		n.units[spec.CRIO] = n.unit(spec.CRIO, filepath.Join(n.Dir, "bin", "crio"), "--config="+filepath.Join(n.Dir, "crio.conf"), "--config-dir=")
+		return n.units[spec.CRIO].start()
+	}
+	n.units[spec.Containerd] = n.unit(spec.Containerd, filepath.Join(n.Dir, "bin", "containerd"), "--config", filepath.Join(n.Dir, "containerd.toml"))
 	if err := n.units[spec.Containerd].start(); err != nil {
 		return err
 	}

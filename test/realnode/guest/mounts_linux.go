@@ -53,7 +53,7 @@ func (n *node) mount() error {
 			return errors.Wrapf(err, "hiding the machine's %s", name)
 		}
 	}
-	for _, dir := range []string{"/run/containerd", "/run/dbus", "/run/lock", "/var/log/pods", "/var/log/containers", spec.StaticPodPath} {
+	for _, dir := range []string{"/run/containerd", "/run/crio", "/run/dbus", "/run/lock", "/var/log/pods", "/var/log/containers", spec.StaticPodPath} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return errors.Wrap(err, "creating a directory of the node")
 		}

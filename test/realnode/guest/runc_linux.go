@@ -10,14 +10,15 @@ import (
 	"github.com/pkg/errors"
 )
 
-// execRunc removes the seccomp profile from a container that is being created, and executes runc. runc with seccomp needs a C library that
-// is not available everywhere. runc without seccomp refuses containers with a profile, which sandboxes always have.
+// execRunc simplifies a container that is being created, and executes runc. It removes the seccomp profile: runc with seccomp needs a C
+// library that is not available everywhere, and runc without seccomp refuses containers with a profile, which sandboxes always have. It
+// also removes the OOM score and the limits of huge pages, which root of a container or a small VM may not set.
 func execRunc(args []string) error {
 	for i, arg := range args {
 		if arg != "--bundle" || i+1 == len(args) {
 			continue
 		}
-		if err := dropSeccomp(filepath.Join(args[i+1], "config.json")); err != nil {
+		if err := simplify(filepath.Join(args[i+1], "config.json")); err != nil {
 			return err
 		}
 	}
@@ -29,7 +30,7 @@ func execRunc(args []string) error {
 	return errors.Wrap(syscall.Exec(runc, append([]string{"runc"}, args...), os.Environ()), "executing runc")
 }
 
-func dropSeccomp(file string) error {
+func simplify(file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return errors.Wrap(err, "reading the container's configuration")
@@ -42,6 +43,12 @@ func dropSeccomp(file string) error {
 	}
 	if linux, ok := spec["linux"].(map[string]any); ok {
 		delete(linux, "seccomp")
+		if resources, ok := linux["resources"].(map[string]any); ok {
+			delete(resources, "hugepageLimits")
+		}
+	}
+	if process, ok := spec["process"].(map[string]any); ok {
+		delete(process, "oomScoreAdj")
 	}
 	if content, err = json.Marshal(spec); err != nil {
 		return errors.Wrap(err, "writing the container's configuration")

@@ -11,7 +11,9 @@ type Node struct {
 	KubeletArgs []string
 	// KubeletUnit is the name of the unit that runs the kubelet.
 	KubeletUnit string
-	// Images are the tarballs to import.
+	// CRIO is true if the container runtime is CRI-O, and false if it is containerd.
+	CRIO bool
+	// Images are the tarballs that containerd imports.
 	Images []string
 	// InhibitDelayMax is the maximum delay that logind allows, unless a drop-in overrides it.
 	InhibitDelayMax time.Duration
@@ -21,6 +23,7 @@ type Node struct {
 const (
 	DBus       = "dbus.service"
 	Containerd = "containerd.service"
+	CRIO       = "crio.service"
 	Kubelet    = "kubelet.service"
 	Logind     = "systemd-logind.service"
 )
@@ -28,6 +31,7 @@ const (
 // Paths in a node.
 const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
+	CRIOSocket       = "/run/crio/crio.sock"
 	DBusSocket       = "/run/dbus/system_bus_socket"
 	StaticPodPath    = "/etc/kubernetes/manifests"
 	LogindDropIns    = "/run/systemd/logind.conf.d"
