@@ -148,7 +148,7 @@ func TestNodeAgentPrivileges(t *testing.T) {
 }
 
 func TestNodeAgentConfinement(t *testing.T) {
-	t.Run("S81, S91: runs with the seccomp profile of the runtime, and without those of AppArmor and SELinux, which refuse access to its sockets", func(t *testing.T) {
+	t.Run("S81, S91: runs with the seccomp profile of the runtime, and without those of AppArmor and SELinux, which refuse it its sockets", func(t *testing.T) {
 		g := NewWithT(t)
 		objects, err := workload.NodeAgent("example.com/agent")
 		g.Expect(err).NotTo(HaveOccurred())
