@@ -52,7 +52,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(end), recorder: record.NewFakeRecorder(10)}
 	p := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: policy.Namespace, Name: policy.Name}}
-	w.management = fakes.Builder(p, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}).WithStatusSubresource(p).Build()
+	c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+	w.management = fakes.Builder(p, c).WithStatusSubresource(p).Build()
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: db.Namespace, Name: db.Name}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](1)}}
 	w.remote = fakes.Builder(set).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -133,7 +134,8 @@ func TestReconcile(t *testing.T) {
 		_, next = w.reconcile(3 * time.Minute)
 		w.Expect(next).To(Equal(10 * time.Minute))
 		w.Expect(without()).To(BeEquivalentTo(1))
-		w.Expect(w.recorder.Events).To(Receive(ContainSubstring("After the drain of Node one (Machine m, Cluster c), 1 evicted Pod has no place: 1 Pod of " + db.String())))
+		w.Expect(w.recorder.Events).To(Receive(ContainSubstring(
+			"After the drain of Node one (Machine m, Cluster c), 1 evicted Pod has no place: 1 Pod of " + db.String())))
 		w.restart()
 		w.reconcile(10 * time.Minute)
 		w.Expect(w.recorder.Events).To(BeEmpty(), "it was reported")

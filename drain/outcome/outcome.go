@@ -153,7 +153,6 @@ func (r *reading) read(application *v1alpha1.EvictedApplication) {
 		return
 	}
 	rest := pods.Evicted
-	wanted, known := r.world.Wanted[controller]
 	pods.NotReplaced = min(rest, r.missing[controller])
 	r.missing[controller] -= pods.NotReplaced
 	rest -= pods.NotReplaced
@@ -176,21 +175,28 @@ func (r *reading) read(application *v1alpha1.EvictedApplication) {
 		}
 	}
 	r.pods[controller] = others
-	if known {
+	if _, known := r.world.Wanted[controller]; known {
 		pods.NotNeeded = rest
 	} else {
 		pods.NotReplaced += rest
 	}
-	application.Pods, application.Why = pods, ""
+	application.Pods, application.Why = pods, text.Line(r.why(controller, pods, worst), maxWhy)
+}
+
+// why says why Pods of a controller are not replaced by ready ones. worst is the worst replacement.
+func (r *reading) why(controller Controller, pods v1alpha1.EvictedPods, worst *corev1.Pod) string {
+	wanted, known := r.world.Wanted[controller]
 	switch {
 	case pods.Pending+pods.NotReady > 0:
-		application.Why = text.Line(why(worst), maxWhy)
-	case pods.NotReplaced > 0 && controller.Kind == kindPod:
-		application.Why = "The Pod has no controller that recreates it"
-	case pods.NotReplaced > 0 && known:
-		application.Why = fmt.Sprintf("The controller has %d of %s", r.live[controller], text.Count(wanted, "Pod"))
-	case pods.NotReplaced > 0:
-		application.Why = "The controller has not created as many Pods as were evicted"
+		return why(worst)
+	case pods.NotReplaced == 0:
+		return ""
+	case controller.Kind == kindPod:
+		return "The Pod has no controller that recreates it"
+	case known:
+		return fmt.Sprintf("The controller has %d of %s", r.live[controller], text.Count(wanted, "Pod"))
+	default:
+		return "The controller has not created as many Pods as were evicted"
 	}
 }
 

@@ -39,11 +39,11 @@ func podOf(controller outcome.Controller, name string, changes ...change) *corev
 	pod.Spec.NodeName = "other"
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: controller.Kind, Name: controller.Name, Controller: ptr.To(true)}
-	switch {
-	case controller.Kind == "Pod":
+	switch controller.Kind {
+	case "Pod":
 		pod.Name = controller.Name
 		owner.Kind = ""
-	case controller.Kind == "Deployment":
+	case "Deployment":
 		owner.Kind, owner.Name = "ReplicaSet", controller.Name+"-abc"
 		pod.Labels = map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: "abc"}
 	default:

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"slices"
 	"time"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -22,7 +23,7 @@ const (
 func offsets(outcome *v1alpha1.DrainOutcome) []time.Duration {
 	all := readings
 	if pods := outcome.Pods; pods.Pending+pods.NotReplaced > 0 || outcome.ReadTime == nil || isUnread(outcome) {
-		all = all[:len(all):len(all)]
+		all = slices.Clip(all)
 		for at := readings[len(readings)-1] + lateEvery; at <= lateUntil; at += lateEvery {
 			all = append(all, at)
 		}
