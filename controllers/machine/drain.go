@@ -111,6 +111,11 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if problem != nil {
 		return r.keepRules(ctx, s, desired, problem)
 	}
+	return r.applyConfirmed(ctx, s, desired)
+}
+
+// applyConfirmed is apply, with confirmSettings before a drain begins.
+func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	if desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain) {
 		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
 			return waiting, nil

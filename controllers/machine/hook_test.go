@@ -229,7 +229,8 @@ func (c answering) List(ctx context.Context, list client.ObjectList, options ...
 		return err //nolint:wrapcheck // it adds nothing
 	}
 	named := options[at].(client.MatchingFields)[metav1.ObjectNameField]
-	return meta.SetList(list, slices.DeleteFunc(all, func(each runtime.Object) bool { return each.(client.Object).GetName() != named })) //nolint:wrapcheck // it adds nothing
+	all = slices.DeleteFunc(all, func(each runtime.Object) bool { return each.(client.Object).GetName() != named })
+	return meta.SetList(list, all) //nolint:wrapcheck // it adds nothing
 }
 
 func (c answering) Status() client.SubResourceWriter {

@@ -70,7 +70,7 @@ func TestRefusedClusters(t *testing.T) {
 }
 
 func TestResumeWithoutRecordOfAHold(t *testing.T) {
-	t.Run("M115: a change of a policy, or of the labels of a Cluster, resumes a drain whose hold is not recorded: a policy may ignore the hooks now", func(t *testing.T) {
+	t.Run("M115: a change of a policy, or of labels of a Cluster, resumes a drain whose hold is not recorded: the hooks may be ignored now", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := NewWithT(t)
 			const hook = clusterv1.PreDrainDeleteHookAnnotationPrefix + "/approval"
