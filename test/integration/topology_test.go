@@ -29,8 +29,10 @@ func (s *scene) drainsZoneAfterZone() {
 	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 	s.Expect(policy.Spec.MaxParallelDrainsPerTopology.MaxDomains).To(BeEquivalentTo(1), "the default")
 	for _, invalid := range []v1alpha1.TopologyDrainLimit{{MaxDomains: 2}, {Key: "not a key"}, {Key: "a", MaxDomains: -1}, {Key: "a", MaxDomains: 1001}} {
-		policy.Spec.MaxParallelDrainsPerTopology = invalid
-		s.Expect(s.fleet.Client.Update(s.Context(), policy, client.DryRunAll)).To(MatchError(ContainSubstring("maxParallelDrainsPerTopology")), "%+v", invalid)
+		changed := policy.DeepCopy()
+		changed.Spec.MaxParallelDrainsPerTopology = invalid
+		s.Expect(s.fleet.Client.Patch(s.Context(), changed, client.MergeFrom(policy), client.DryRunAll)).
+			To(MatchError(ContainSubstring("maxParallelDrainsPerTopology")), "%+v", invalid)
 	}
 
 	first, second, third := "pearl-1", "pearl-2", "pearl-3"
@@ -70,16 +72,17 @@ func (s *scene) drainsZoneAfterZone() {
 func (s *scene) drainsAfterReplacement() {
 	before := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Spec.MaxParallelDrains
 	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
-	for _, invalid := range []func(){
-		func() { policy.Spec.ReplacementTimeoutSeconds = nil },
-		func() { policy.Spec.NextDrain = v1alpha1.NextDrainImmediately },
-		func() { policy.Spec.MaxParallelDrains = nil },
-		func() { policy.Spec.ReplacementTimeoutSeconds = ptr.To[int32](3601) },
+	for why, invalid := range map[string]func(*v1alpha1.MachineDrainPolicySpec){
+		"requires replacementTimeoutSeconds":  func(spec *v1alpha1.MachineDrainPolicySpec) { spec.ReplacementTimeoutSeconds = nil },
+		"requires nextDrain WhenReplaced":     func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NextDrain = v1alpha1.NextDrainImmediately },
+		"requires maxParallelDrains or":       func(spec *v1alpha1.MachineDrainPolicySpec) { spec.MaxParallelDrains = nil },
+		"spec.replacementTimeoutSeconds: Inv": func(spec *v1alpha1.MachineDrainPolicySpec) { spec.ReplacementTimeoutSeconds = ptr.To[int32](3601) },
 	} {
-		policy.Spec.NextDrain, policy.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](3600)
-		policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
-		invalid()
-		s.Expect(s.fleet.Client.Update(s.Context(), policy, client.DryRunAll)).To(MatchError(ContainSubstring("replacementTimeoutSeconds")))
+		changed := policy.DeepCopy()
+		changed.Spec.NextDrain, changed.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](3600)
+		changed.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
+		invalid(&changed.Spec)
+		s.Expect(s.fleet.Client.Patch(s.Context(), changed, client.MergeFrom(policy), client.DryRunAll)).To(MatchError(ContainSubstring(why)))
 	}
 	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
 		p.Spec.MaxParallelDrains, p.Spec.NextDrain = ptr.To(intstr.FromInt32(1)), v1alpha1.NextDrainWhenReplaced
