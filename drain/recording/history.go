@@ -30,7 +30,9 @@ type History struct {
 	Start, End time.Time
 	Drains     []Drain
 	Budgets    []BudgetCourse
-	Gaps       []string
+	// Effects are what happened to each application, the most affected one first. Traces have none.
+	Effects []Effect
+	Gaps    []string
 	// Incomplete is why the recording may lack something at its end, or empty.
 	Incomplete string
 }
@@ -81,18 +83,6 @@ type PodCourse struct {
 	Waits    []history.Wait
 }
 
-// BudgetCourse is how the disruptions that a PodDisruptionBudget allows changed.
-type BudgetCourse struct {
-	Cluster, Name string
-	Steps         []BudgetStep
-}
-
-// BudgetStep is the state of a PodDisruptionBudget from a time on.
-type BudgetStep struct {
-	Time time.Time
-	Budget
-}
-
 // Read reads a recording, or traces of the manager as OTLP JSON. It returns an error if the file is neither, or has a version that this
 // program does not know.
 func Read(file io.Reader) (*History, error) {
@@ -104,7 +94,7 @@ func Read(file io.Reader) (*History, error) {
 }
 
 func readRecording(file io.Reader) (*History, error) {
-	b := &builder{drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, budgets: map[string]*BudgetCourse{}, machines: map[string]*Drain{}}
+	b := &builder{drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, machines: map[string]*Drain{}, courses: newCourses()}
 	scanner := bufio.NewScanner(file)
 	scanner.Buffer(nil, maxLine)
 	for number := 1; scanner.Scan(); number++ {
@@ -141,7 +131,7 @@ type builder struct {
 	machines map[string]*Drain // by Machine
 	pods     map[string]*podBuilder
 	allPods  []*podBuilder
-	budgets  map[string]*BudgetCourse
+	courses  courses
 	lastGap  time.Time
 	ended    bool
 }
@@ -179,7 +169,9 @@ func (b *builder) add(line Line) {
 	case line.Pod != nil:
 		b.pod(line.Pod, line.Time)
 	case line.Budget != nil:
-		b.budget(line.Budget, line.Time)
+		b.gap(b.courses.budget(line.Budget, line.Time))
+	case line.Application != nil:
+		b.gap(b.courses.application(line.Application, line.Time))
 	case line.Gap != "":
 		b.lastGap = line.Time
 		b.gap(line.Gap)
@@ -344,23 +336,10 @@ func startOf(recorded *time.Time, now time.Time) time.Time {
 	return history.Instant(ptr.Deref(recorded, now), now)
 }
 
-func (b *builder) budget(budget *Budget, now time.Time) {
-	id := budget.Cluster + " " + budget.Name
-	course := b.budgets[id]
-	if course == nil {
-		course = &BudgetCourse{Cluster: budget.Cluster, Name: budget.Name}
-		b.budgets[id] = course
-	}
-	if len(course.Steps) >= maxSteps {
-		b.gap("PodDisruptionBudget " + budget.Name + " changed more than " + itoa(maxSteps) + " times: later changes are missing")
-		return
-	}
-	course.Steps = append(course.Steps, BudgetStep{now, *budget})
-}
-
-// gap adds a gap once. One that comes and goes is a line of the recording each time.
+// gap adds a gap once, unless it is empty. One that comes and goes is a line of the recording each time.
 func (b *builder) gap(gap string) {
 	switch {
+	case gap == "":
 	case slices.Contains(b.history.Gaps, gap):
 	case len(b.history.Gaps) < maxGaps:
 		b.history.Gaps = append(b.history.Gaps, gap)
@@ -395,12 +374,7 @@ func (b *builder) finish() *History {
 		}
 	}
 	slices.SortStableFunc(h.Drains, func(a, b Drain) int { return a.begin().Compare(b.begin()) })
-	for _, course := range b.budgets {
-		h.Budgets = append(h.Budgets, *course)
-	}
-	slices.SortFunc(h.Budgets, func(a, b BudgetCourse) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
-	})
+	h.Budgets, h.Effects = b.courses.finish(h.End)
 	return h
 }
 

@@ -16,6 +16,8 @@ type Line struct {
 	Drain   *Maintenance `json:"nodeMaintenance,omitempty"`
 	Pod     *Pod         `json:"pod,omitempty"`
 	Budget  *Budget      `json:"budget,omitempty"`
+	// Application is that of Pods that are evacuated.
+	Application *Application `json:"application,omitempty"`
 	// Gap is something that could not be read.
 	Gap string `json:"gap,omitempty"`
 	// End is why the recording ended. A recording without this line was cut off.
@@ -91,5 +93,23 @@ type Budget struct {
 	Healthy  int32  `json:"currentHealthy"`
 	Required int32  `json:"desiredHealthy"`
 	Pods     int32  `json:"expectedPods"`
-	Gone     bool   `json:"gone,omitempty"`
+	// Unread means that the PodDisruptionBudget cannot be read at present; the numbers are the last ones that were read.
+	Unread bool `json:"unread,omitempty"`
+	Gone   bool `json:"gone,omitempty"`
+}
+
+// Application is the state of a Deployment or StatefulSet. For Pods of other controllers, it is that of their PodDisruptionBudget.
+type Application struct {
+	Cluster string `json:"cluster,omitempty"`
+	Kind    string `json:"kind"`
+	// Name is "namespace/name".
+	Name string `json:"name"`
+	// Ready is how many replicas are ready, Replicas how many there should be.
+	Ready    int32 `json:"readyReplicas"`
+	Replicas int32 `json:"replicas"`
+	// Budget is "namespace/name" of the PodDisruptionBudget that selects the Pods, or empty.
+	Budget string `json:"budget,omitempty"`
+	// Unread means that the application cannot be read at present; the numbers are the last ones that were read.
+	Unread bool `json:"unread,omitempty"`
+	Gone   bool `json:"gone,omitempty"`
 }

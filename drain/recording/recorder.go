@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,12 @@ type Workload struct {
 	Budgets      []policyv1.PodDisruptionBudget
 	// Terminating are the UIDs of Pods that are being deleted.
 	Terminating sets.Set[types.UID]
+	// Deployments and StatefulSets are those of the Namespaces of the Evacuations, now or earlier.
+	Deployments  []appsv1.Deployment
+	StatefulSets []appsv1.StatefulSet
+	// Unread are the kinds, of Budgets, Deployments and StatefulSets, that were not read yet or cannot be read at present. What was read of
+	// them before is still listed.
+	Unread sets.Set[string]
 }
 
 // Recorder knows the last line of each object. The zero value has recorded nothing.
@@ -51,12 +58,15 @@ type Recorder struct {
 	last       map[string]Line // by object
 	namespaces sets.Set[string]
 	evacuated  sets.Set[string] // the Pods that have, or had, an Evacuation
+
+	applications applications
 }
 
 // Observe returns a line for each object that has changed, in a stable order.
 func (r *Recorder) Observe(o Observation, now time.Time) []Line {
 	if r.last == nil {
 		r.last, r.namespaces, r.evacuated = map[string]Line{}, sets.New[string](), sets.New[string]()
+		r.applications = applications{recorded: sets.New[string](), assigned: sets.New[string]()}
 	}
 	present := map[string]Line{}
 	for _, gap := range o.Gaps {
@@ -98,8 +108,10 @@ func rank(line Line) int {
 		return 1
 	case line.Budget != nil:
 		return 2
-	default:
+	case line.Application != nil:
 		return 3
+	default:
+		return 4
 	}
 }
 
@@ -122,6 +134,10 @@ func gone(last Line) (line Line, ends bool) {
 		budget := *last.Budget
 		budget.Gone = true
 		return Line{Budget: &budget}, true
+	case last.Application != nil:
+		application := *last.Application
+		application.Gone = true
+		return Line{Application: &application}, true
 	default:
 		return Line{}, false
 	}
@@ -174,10 +190,11 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 			name := b.Namespace + "/" + b.Name
 			present["budget "+w.Cluster+" "+name] = Line{Budget: &Budget{
 				Cluster: w.Cluster, Name: name, Allowed: b.Status.DisruptionsAllowed, Healthy: b.Status.CurrentHealthy, Required: b.Status.DesiredHealthy,
-				Pods: b.Status.ExpectedPods,
+				Pods: b.Status.ExpectedPods, Unread: w.Unread.Has(KindBudget),
 			}}
 		}
 	}
+	r.applications.observe(w, index, present)
 }
 
 // withoutEvacuation adds the Pods that block a drain and have no Evacuation, for example since they must complete. A status lists a Pod for

@@ -131,15 +131,18 @@ func TestRecorder(t *testing.T) {
 			w.Evacuations = []v1alpha1.Evacuation{evacuation("db-0", string(budgets.BudgetExhausted))}
 		})
 		g.Expect(s.lines[3].Budget).To(Equal(&recording.Budget{Cluster: "default/prod", Name: "payments/db", Healthy: 2, Required: 2, Pods: 3}))
-		g.Expect(s.lines[4].Pod).To(Equal(&recording.Pod{
+		g.Expect(s.lines[4].Application).To(Equal(&recording.Application{
+			Cluster: "default/prod", Kind: recording.KindBudget, Name: "payments/db", Ready: 2, Replicas: 3, Budget: "payments/db",
+		}), "for a Pod without a Deployment or StatefulSet")
+		g.Expect(s.lines[5].Pod).To(Equal(&recording.Pod{
 			Cluster: "default/prod", Name: "payments/db-0", UID: "uid-db-0", Node: "n1", Since: &begin, Reason: "BudgetExhausted",
 			Object: "PodDisruptionBudget payments/db", Message: "Waiting for PodDisruptionBudget payments/db: 2 healthy Pods required",
 		}))
 		s.observe(2, nil)
-		g.Expect(s.lines).To(HaveLen(5))
-		s.observe(3, func(w *recording.Workload) { w.Evacuations = nil })
 		g.Expect(s.lines).To(HaveLen(6))
-		g.Expect(s.lines[5].Pod.Gone).To(BeTrue())
+		s.observe(3, func(w *recording.Workload) { w.Evacuations = nil })
+		g.Expect(s.lines).To(HaveLen(7))
+		g.Expect(s.lines[6].Pod.Gone).To(BeTrue())
 	})
 
 	t.Run("K25: a reason that a tenant writes is not recorded", func(t *testing.T) {
@@ -203,6 +206,7 @@ func TestHistory(t *testing.T) {
 		g.Expect(h.Summary()).To(Equal([]string{
 			"1 of 1 drains ended; 13 min 20 s from the first start to the last end; 3 Pods.",
 			"What blocked longest: PodDisruptionBudget payments/db, for 11 min (1 Pod).",
+			"Applications with evacuated Pods: 1; none was below its PodDisruptionBudget or without a ready replica.",
 		}))
 	})
 

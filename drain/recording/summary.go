@@ -320,7 +320,7 @@ func (h *History) Summary() []string {
 		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked),
 			text.Count(causes[0].Pods, "Pod")))
 	}
-	return sentences
+	return append(sentences, h.verdict()...)
 }
 
 // Duration writes a duration for people: "13 min 20 s".

@@ -139,6 +139,7 @@ func (r *recorder) close() error {
 // recorded returns what is recorded of what is watched. Clusters stay recorded after their last drain, while they have Machines.
 func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) func() recording.Observation {
 	clusters := sets.New[types.NamespacedName]()
+	namespaces := map[types.NamespacedName]sets.Set[string]{} // of Pods that were evacuated, by Cluster
 	return func() recording.Observation {
 		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...)}
 		owners, existing := sets.New[string](), sets.New[types.NamespacedName]()
@@ -159,7 +160,15 @@ func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kin
 			concerned = func(m *v1alpha1.NodeMaintenance) bool { return name == "" || nodeselection.HasNodeStatus(m, name) }
 		}
 		for cluster := range clusters {
-			o.Workloads = append(o.Workloads, workloadOf(ctx, w, cluster, concerned))
+			workload := workloadOf(ctx, w, cluster, concerned)
+			if namespaces[cluster] == nil {
+				namespaces[cluster] = sets.New[string]()
+			}
+			for i := range workload.Evacuations {
+				namespaces[cluster].Insert(workload.Evacuations[i].Namespace)
+			}
+			workload.Deployments, workload.StatefulSets = w.Applications(ctx, cluster, namespaces[cluster])
+			o.Workloads = append(o.Workloads, workload)
 		}
 		return o
 	}
@@ -172,7 +181,7 @@ func clusterOf(m *clusterv1.Machine) types.NamespacedName {
 // workloadOf returns the NodeMaintenances that are concerned, and the Evacuations on their Nodes.
 func workloadOf(ctx context.Context, w *observe.Watch, cluster types.NamespacedName, concerned func(*v1alpha1.NodeMaintenance) bool) recording.Workload {
 	maintenances, evacuations := w.Drains(ctx, cluster)
-	workload := recording.Workload{Budgets: w.Budgets(ctx, cluster)}
+	workload := recording.Workload{Budgets: w.Budgets(ctx, cluster), Unread: w.Unread(cluster)}
 	if cluster.Name != "" {
 		workload.Cluster = cluster.String()
 	}

@@ -5,14 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -24,6 +27,7 @@ import (
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=watch,roleName=capnm-plugin-management-reader
 // +kubebuilder:rbac:groups="",resources=pods,verbs=watch,roleName=capnm-plugin-workload-reader
+// +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=list;watch,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=watch,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=evacuations;nodemaintenances,verbs=watch,roleName=capnm-plugin-workload-reader
 
@@ -69,6 +73,7 @@ type problem struct {
 type followed struct {
 	ctrlcache.Cache
 	isSynced toolscache.InformerSynced
+	isLost   *atomic.Bool       // the last request failed: what is listed may be out of date
 	stop     context.CancelFunc // nil: it ends with the Watch
 }
 
@@ -192,7 +197,9 @@ func (w *Watch) connectOnce(ctx context.Context, cluster types.NamespacedName) (
 func (w *Watch) follow(ctx context.Context, cluster types.NamespacedName, c *Cluster, options ctrlcache.Options, kind client.Object) (*followed, error) {
 	about := subject{cluster, fmt.Sprintf("%T", kind)}
 	options.Scheme, options.Mapper = c.Scheme(), c.RESTMapper()
-	options.DefaultTransform = ctrlcache.TransformStripManagedFields()
+	if options.DefaultTransform == nil {
+		options.DefaultTransform = ctrlcache.TransformStripManagedFields()
+	}
 	// What is listed is only read.
 	options.DefaultUnsafeDisableDeepCopy = ptr.To(true)
 	options.DefaultWatchErrorHandler = func(_ context.Context, _ *toolscache.Reflector, err error) {
@@ -200,7 +207,11 @@ func (w *Watch) follow(ctx context.Context, cluster types.NamespacedName, c *Clu
 			w.report(about, errors.Wrap(err, c.Name))
 		}
 	}
-	watches, err := ctrlcache.New(c.Config, options)
+	config, isLost := rest.CopyConfig(c.Config), &atomic.Bool{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &answers{next, isLost, func(err error) { w.report(about, errors.Wrap(err, c.Name)) }, func() { w.restored(about) }}
+	})
+	watches, err := ctrlcache.New(config, options)
 	if err != nil {
 		return nil, errors.Wrapf(err, "preparing to watch %s", c.Name)
 	}
@@ -215,7 +226,7 @@ func (w *Watch) follow(ctx context.Context, cluster types.NamespacedName, c *Clu
 	if err != nil {
 		return nil, errors.Wrapf(err, "watching %T in %s", kind, c.Name)
 	}
-	f := &followed{Cache: watches, isSynced: handler.HasSynced}
+	f := &followed{Cache: watches, isSynced: handler.HasSynced, isLost: isLost}
 	go func() {
 		_ = watches.Start(ctx)
 	}()
@@ -227,11 +238,11 @@ func (w *Watch) follow(ctx context.Context, cluster types.NamespacedName, c *Clu
 }
 
 // read lists what has been observed. Nothing is listed before the first list is complete.
-func (w *Watch) read(ctx context.Context, f *followed, list client.ObjectList) {
+func (w *Watch) read(ctx context.Context, f *followed, list client.ObjectList, options ...client.ListOption) {
 	if f == nil || !f.isSynced() {
 		return
 	}
-	if err := f.List(ctx, list); err != nil {
+	if err := f.List(ctx, list, options...); err != nil {
 		w.report(subject{}, err)
 	}
 }

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,6 +23,14 @@ import (
 // workloadServer serves one NodeMaintenance, forbids Evacuations, and has no PodDisruptionBudgets. It counts the lists of NodeMaintenances.
 func workloadServer(t *testing.T) (config *rest.Config, lists *atomic.Int32) {
 	t.Helper()
+	handler, lists := workloadHandler()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections)
+	return &rest.Config{Host: server.URL}, lists
+}
+
+func workloadHandler() (handler http.Handler, lists *atomic.Int32) {
 	group := v1alpha1.GroupVersion
 	version := metav1.GroupVersionForDiscovery{GroupVersion: group.String(), Version: group.Version}
 	maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
@@ -41,7 +50,7 @@ func workloadServer(t *testing.T) (config *rest.Config, lists *atomic.Int32) {
 		},
 	}
 	lists = &atomic.Int32{}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		query := r.URL.Query()
 		answer, served := answers[r.URL.Path]
@@ -67,10 +76,7 @@ func workloadServer(t *testing.T) (config *rest.Config, lists *atomic.Int32) {
 			lists.Add(1)
 		}
 		_ = json.NewEncoder(w).Encode(answer)
-	}))
-	t.Cleanup(server.Close)
-	t.Cleanup(server.CloseClientConnections)
-	return &rest.Config{Host: server.URL}, lists
+	}), lists
 }
 
 func TestWatch(t *testing.T) {
@@ -87,12 +93,52 @@ func TestWatch(t *testing.T) {
 			g.Expect(maintenances).To(HaveLen(1))
 			g.Expect(evacuations).To(BeEmpty())
 			g.Expect(w.Problems()).To(ConsistOf(ContainSubstring("failed to list *v1alpha1.Evacuation: forbidden")))
-			g.Expect(c.Gaps.List()).To(ConsistOf(ContainSubstring("watching *v1.PodDisruptionBudget in context test")))
+			g.Expect(c.Gaps.List()).To(ConsistOf(ContainSubstring("watching *v1.PodDisruptionBudget in context test"),
+				ContainSubstring("watching *v1.Deployment in context test"), ContainSubstring("watching *v1.StatefulSet in context test")))
 		}, time.Minute).Should(Succeed())
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		g.Expect(w.problems).To(HaveKey(subject{kind: "*v1alpha1.Evacuation"}), "an event of one kind does not end the problem of another")
 		g.Expect(lists.Load()).To(BeEquivalentTo(1), "the watch of NodeMaintenances is not started again because of budgets")
+	})
+
+	t.Run("K67: a cluster that refuses connections is named, what was read of it is known to be out of date, and it is read again", func(t *testing.T) {
+		g := NewWithT(t)
+		handler, _ := workloadHandler()
+		server := httptest.NewServer(handler)
+		c, err := NewConnections(t.Context(), &rest.Config{Host: server.URL}, "test", "")
+		g.Expect(err).NotTo(HaveOccurred())
+		w, err := NewWatch(t.Context(), c, ctrlcache.ByObject{})
+		g.Expect(err).NotTo(HaveOccurred())
+		w.FollowDetails()
+		isLost := func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.workloads[types.NamespacedName{}].maintenances.isLost.Load()
+		}
+		g.Eventually(func() int {
+			maintenances, _ := w.Drains(t.Context(), types.NamespacedName{})
+			return len(maintenances)
+		}, time.Minute).Should(Equal(1))
+		g.Expect(isLost()).To(BeFalse())
+		g.Expect(w.Unread(types.NamespacedName{})).To(HaveLen(3), "budgets and applications cannot be read")
+
+		server.Listener.Close() //nolint:errcheck // it is closed
+		server.CloseClientConnections()
+		g.Eventually(func(g Gomega) {
+			g.Expect(isLost()).To(BeTrue())
+			g.Expect(w.Problems()).To(ContainElement(ContainSubstring("connection refused")))
+		}, time.Minute).Should(Succeed())
+
+		again := httptest.NewUnstartedServer(handler)
+		listener, err := net.Listen("tcp", server.Listener.Addr().String())
+		g.Expect(err).NotTo(HaveOccurred())
+		again.Listener = listener
+		again.Start()
+		t.Cleanup(again.Close)
+		t.Cleanup(again.CloseClientConnections)
+		g.Eventually(isLost, time.Minute).Should(BeFalse())
+		g.Eventually(w.Problems, 2*time.Minute).ShouldNot(ContainElement(ContainSubstring("connection refused")))
 	})
 
 	t.Run("K50: a Cluster that is no longer asked for, for example because it was deleted, is no problem", func(t *testing.T) {

@@ -8,18 +8,22 @@ import (
 	"github.com/pkg/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // ticketWaits is the number of waits in a ticket.
 const ticketWaits = 15
+
+// ticketApplications is the number of applications in a ticket.
+const ticketApplications = 15
 
 // WriteMarkdown writes a history as Markdown for a ticket.
 func WriteMarkdown(w io.Writer, h *recording.History) error {
 	v := viewOf(h)
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n\n", escape(v.Title), escape(v.Period))
-	for _, text := range append(v.Summary, v.Warnings...) {
-		fmt.Fprintf(&b, "%s\n", escape(text))
+	for _, sentence := range append(v.Summary, v.Warnings...) {
+		fmt.Fprintf(&b, "%s\n", escape(sentence))
 	}
 	if len(v.Drains) > 0 {
 		b.WriteString("\n## Drains\n\n")
@@ -27,6 +31,7 @@ func WriteMarkdown(w io.Writer, h *recording.History) error {
 	for _, d := range v.Drains {
 		fmt.Fprintf(&b, "- **%s**: %s\n", escape(d.Title), escape(strings.Join(d.Summary, " ")))
 	}
+	v.writeApplications(&b, h)
 	if len(v.Advice) > 0 {
 		b.WriteString("\n## What could be changed\n\n")
 	}
@@ -51,6 +56,31 @@ func WriteMarkdown(w io.Writer, h *recording.History) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return errors.Wrap(err, "writing the report")
+}
+
+// writeApplications writes a line for each affected application, starting with the most affected one.
+func (v *view) writeApplications(b *strings.Builder, h *recording.History) {
+	if len(h.Effects) > 0 {
+		b.WriteString("\n## Applications\n\n")
+	}
+	unaffected, more := 0, 0
+	for i := range h.Effects {
+		e := &h.Effects[i]
+		switch {
+		case !e.IsAffected() && e.Unread == 0:
+			unaffected++
+		case i-unaffected >= ticketApplications:
+			more++
+		default:
+			fmt.Fprintf(b, "- **%s**: %s\n", escape(v.named(e.Cluster, e.Title())), escape(clean(e.Sentence())))
+		}
+	}
+	if more > 0 {
+		fmt.Fprintf(b, "- %d less affected applications are not listed.\n", more)
+	}
+	if unaffected > 0 {
+		fmt.Fprintf(b, "- %s had all replicas ready all the time.\n", text.Count(unaffected, "application"))
+	}
 }
 
 // escape makes the text of a cluster plain text in Markdown, also in a table: no markup, no links, no mentions.

@@ -50,6 +50,8 @@ type view struct {
 	Advice        []change
 	Legend        []legend
 	Ticks         []tick
+	Applications  []application
+	MoreEffects   int // applications that are not shown
 	Drains        []drain
 	Hidden        int // Pods that are not in the chart
 	Budgets       []budget
@@ -128,6 +130,7 @@ func viewOf(h *recording.History) *view {
 	for i, kind := range history.Kinds {
 		v.Legend = append(v.Legend, legend{classOf(i), string(kind)})
 	}
+	v.applications(h, axis)
 	for i := range h.Drains {
 		v.Drains = append(v.Drains, v.drain(&h.Drains[i], axis))
 	}
@@ -250,7 +253,7 @@ func budgetOf(name string, b *recording.BudgetCourse, axis axis, end time.Time) 
 		if i+1 < len(b.Steps) {
 			until = b.Steps[i+1].Time
 		}
-		if step.Gone {
+		if step.Gone || step.Unread {
 			continue
 		}
 		if step.Allowed <= 0 {
@@ -319,6 +322,7 @@ func axisOf(h *recording.History) axis {
 	if !end.After(start) {
 		end = h.End
 	}
+	end = recovered(h, end, end.Add(end.Sub(start)/2))
 	return axis{start, max(end.Sub(start), time.Second)}
 }
 

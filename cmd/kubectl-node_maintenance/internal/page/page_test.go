@@ -35,6 +35,18 @@ func historyOf(text string, pods int) *recording.History {
 	h.Budgets = []recording.BudgetCourse{{Cluster: text, Name: text, Steps: []recording.BudgetStep{
 		{Time: begin, Budget: recording.Budget{Allowed: 2}}, {Time: begin.Add(time.Minute)}, {Time: begin.Add(time.Hour), Budget: recording.Budget{Allowed: 1}},
 	}}}
+	second := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Second) }
+	h.Effects = []recording.Effect{{
+		Cluster: text, Kind: text, Name: text, Budget: text, Least: 2, Of: 4, Short: 10 * time.Second, Below: 10 * time.Second,
+		Ready: []recording.Level{
+			{From: begin, To: second(10), Value: 4}, {From: second(10), To: second(20), Value: 2}, {From: second(40), To: second(3600), Value: 4},
+		},
+		Wanted: []recording.Level{
+			{From: begin, To: second(10), Value: 4}, {From: second(10), To: second(20), Value: 4}, {From: second(40), To: second(3600), Value: 4},
+		},
+		Required: []recording.Level{{From: begin, To: second(3600), Value: 3}},
+		Hurt:     []recording.Span{{From: second(10), To: second(20)}},
+	}}
 	return h
 }
 
@@ -113,6 +125,39 @@ func TestWriteHTML(t *testing.T) {
 		}
 	})
 
+	t.Run("K66, K67: the page draws the ready replicas beside the drains, with the budget as a line and a gap where they are not known", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 41) // until second 100
+		page := written(t, h)
+		for _, text := range []string{
+			`<path class="ready" d="M 0 3H100V20H200M 400 3H1000"/>`, `<path class="required" d="M 0 11.5H1000"/>`, `<path class="none" d="M 100 37V40H200V37Z"/>`,
+			`<path class="drains" d="M 0 0V40H1000V0Z"/>`, "2 of 4 ready at least, budget 3; below the budget for 10 s",
+			"Applications with evacuated Pods: 1; below their PodDisruptionBudget for a time: 1; without a ready replica for a time: 0.",
+		} {
+			g.Expect(page).To(ContainSubstring(text))
+		}
+		h.Effects[0].IsShared = true
+		g.Expect(written(t, h)).To(ContainSubstring(`<path class="required" d=""/>`), "it counts other Pods")
+	})
+
+	t.Run("K66: the time axis includes the replacement of the last Pod", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 41)
+		e := &h.Effects[0]
+		e.Ready[2].Value, e.Ready[2].To = 3, begin.Add(125*time.Second)
+		g.Expect(written(t, h)).To(ContainSubstring(`<path class="ready" d="M 0 3H80V20H160M 320 11.5H1000"/>`))
+		e.Ready[2].To = begin.Add(time.Hour)
+		g.Expect(written(t, h)).To(ContainSubstring(`<path class="ready" d="M 0 3H66.7V20H133.3M 266.7 11.5H1000"/>`), "it does not recover")
+	})
+
+	t.Run("K66: the page shows the 50 most affected applications, and says how many others there are", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 1)
+		for i := range 60 {
+			h.Effects = append(h.Effects, recording.Effect{Kind: "Deployment", Name: fmt.Sprintf("shop/%d", i)})
+		}
+		page := written(t, h)
+		g.Expect(page).To(And(ContainSubstring("Deployment shop/48<"), Not(ContainSubstring("Deployment shop/49<"))))
+		g.Expect(page).To(ContainSubstring("11 less affected applications are not shown here."))
+	})
+
 	t.Run("K26: a recording without drains has a page", func(t *testing.T) {
 		NewWithT(t).Expect(written(t, &recording.History{Start: begin, End: begin})).To(ContainSubstring("The recording has no drains."))
 	})
@@ -129,6 +174,25 @@ func TestWriteMarkdown(t *testing.T) {
 		} {
 			g.Expect(out.String()).To(ContainSubstring(text))
 		}
+	})
+
+	t.Run("K66: the ticket has a line for each affected application, and counts the others", func(t *testing.T) {
+		var out bytes.Buffer
+		g, h := NewWithT(t), historyOf("web", 1)
+		for i := range 20 {
+			h.Effects = append(h.Effects, recording.Effect{Kind: "Deployment", Name: fmt.Sprintf("shop/%d", i), Least: 1, Of: 2, Short: time.Second})
+		}
+		h.Effects = append(h.Effects, recording.Effect{Kind: "Deployment", Name: "shop/well", Least: 2, Of: 2})
+		g.Expect(WriteMarkdown(&out, h)).To(Succeed())
+		g.Expect(out.String()).To(ContainSubstring(`
+- **web web**: 2 of 4 ready at least, budget 3; below the budget for 10 s
+- **Deployment shop/0**: 1 of 2 ready at least, no budget
+`))
+		g.Expect(out.String()).To(ContainSubstring(`
+- **Deployment shop/13**: 1 of 2 ready at least, no budget
+- 6 less affected applications are not listed.
+- 1 application had all replicas ready all the time.
+`))
 	})
 
 	t.Run("K27: text from clusters is no markup", func(t *testing.T) {
@@ -176,6 +240,8 @@ func FuzzRead(f *testing.F) {
 {"time":"2026-03-01T12:00:00Z","nodeMaintenance":{"cluster":"c","name":"m","machine":"n/m","stage":"Drain","nodes":["n"]}}
 {"time":"2026-03-01T12:00:01Z","budget":{"cluster":"c","name":"n/b","disruptionsAllowed":-1}}
 {"time":"2026-03-01T12:00:01Z","pod":{"cluster":"c","name":"n/p","uid":"u","node":"n","reason":"Surge","object":"evacuator x"}}
+{"time":"2026-03-01T12:00:01Z","application":{"cluster":"c","kind":"Deployment","name":"n/a","readyReplicas":-1,"replicas":2147483647,"budget":"n/b"}}
+{"time":"2026-03-01T12:00:01Z","application":{"cluster":"c","kind":"Deployment","name":"n/a","readyReplicas":5,"replicas":-2,"unread":true}}
 {"time":"2026-03-01T12:00:02Z","pod":{"cluster":"c","name":"n/p","uid":"u","gone":true}}
 {"time":"2026-03-01T12:00:02Z","end":"Stopped"}`))
 	f.Fuzz(func(t *testing.T, file []byte) {
