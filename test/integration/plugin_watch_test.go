@@ -89,7 +89,7 @@ func (s *scene) testPluginWatches() {
 		s.expectWritesNothing()
 	})
 
-	t.Run("K25, K26: the recording tells what the audit log tells", func(t *testing.T) {
+	t.Run("K25, K26, K65, K66: the recording tells what the audit log tells", func(t *testing.T) {
 		s.part(t).recordingAgrees(file)
 	})
 
@@ -125,12 +125,18 @@ func (s *scene) recordingAgrees(name string) {
 	}
 	s.Expect(ended).To(ConsistOf(evicted)) // in any order: the garbage collector may delete several Evacuations at once
 	s.Expect(h.Budgets).To(HaveLen(1))
+	s.Expect(h.Effects).To(HaveLen(1))
+	effect := &h.Effects[0]
+	s.Expect(effect.Title()).To(Equal("Deployment " + namespace + "/web"))
+	s.Expect(effect.Sentence()).To(Equal("1 of 2 ready at least, budget 1"), "the budget allowed one disruption at a time")
+	s.Expect(effect.Ready).To(And(HaveEach(HaveField("Value", BeNumerically(">=", 1))), ContainElement(HaveField("Value", BeEquivalentTo(2)))))
 
 	path, err := pluginBinary()
 	s.Expect(err).NotTo(HaveOccurred())
 	report, err := exec.CommandContext(s.Context(), path, "report", name, "-o", "md").Output()
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(string(report)).To(MatchRegexp(`Machine default/watched\*\*: Drained in .* waiting for PodDisruptionBudget default/web`))
+	s.Expect(string(report)).To(ContainSubstring("- **Deployment default/web**: " + effect.Sentence() + "\n"))
 }
 
 // recordingIn reads a recording that has no gaps.

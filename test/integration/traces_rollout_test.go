@@ -58,6 +58,7 @@ func tracedRollout(s *scene, jaeger *collector) {
 	}
 	s.expectRolled("pool", len(old))
 	recorded := func() []recording.Drain { return s.recordingIn(file).Drains }
+	s.expectNotHurt(file, old)
 	for _, machine := range old {
 		s.Eventually(recorded, soon, pace).Should(ContainElement(And(HaveField("Machine", namespace+"/"+machine.Name), HaveField("Gone", Not(BeZero())))))
 	}
@@ -82,6 +83,28 @@ func tracedRollout(s *scene, jaeger *collector) {
 			s.Expect(pod.Waits[len(pod.Waits)-1].Reason).To(Equal(drainhistory.WaitTermination), "%v", pod)
 		}
 	}
+}
+
+// expectNotHurt expects that the applications of Machines, each with three replicas and a budget that allows one disruption, used their
+// budgets and were never below.
+func (s *scene) expectNotHurt(file string, machines []clusterv1.Machine) {
+	s.Helper()
+	var names []string
+	for i := range machines {
+		names = append(names, namespace+"/"+machines[i].Name)
+	}
+	var effects []recording.Effect
+	s.Eventually(func(g Gomega) { // the last replacement may not be ready yet
+		effects = s.recordingIn(file).Effects
+		g.Expect(effects).To(HaveEach(HaveField("Missing", BeZero())))
+	}, eventually, pace).Should(Succeed())
+	var recorded []string
+	for i := range effects {
+		e := &effects[i]
+		recorded = append(recorded, e.Name)
+		s.Expect(e.Sentence()).To(Equal("2 of 3 ready at least, budget 2"), e.Title())
+	}
+	s.Expect(recorded).To(ConsistOf(names))
 }
 
 // watchedNodes returns the Nodes whose Pods the plugin watches.
