@@ -258,7 +258,8 @@ type MachineDrainPolicyStatus struct {
 	LongestWaits []DrainWait `json:"longestWaits,omitempty"`
 
 	// recentDrains are the last drains of deleted Machines that have ended, starting with the one that ended last, and what became of the
-	// Pods that they evicted. Beyond 16, the oldest drain is removed whose Pods have all been replaced by ready ones, or else the oldest.
+	// Pods that they evicted. Beyond 16 drains, or 256 applications in all of them, the oldest drain is removed whose Pods have all been
+	// replaced by ready ones, or else the oldest.
 	// +optional
 	// +listType=map
 	// +listMapKey=machineUID

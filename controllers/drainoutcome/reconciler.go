@@ -3,6 +3,7 @@ package drainoutcome
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -31,8 +32,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
-// maxDrains is the limit of v1alpha1.MachineDrainPolicyStatus.RecentDrains.
-const maxDrains = 16
+const (
+	// maxDrains and maxApplications are the limits of v1alpha1.MachineDrainPolicyStatus.RecentDrains and of the applications in all of them. An
+	// application may have more than 2 kB, and the API server stores no object of more than 1.5 MB.
+	maxDrains, maxApplications = 16, 256
+	// maxAwaited and maxAwaitedApplications limit what is kept in memory of a policy: drains that are not in its status yet, and those beyond
+	// its limits while the next drain waits for them.
+	maxAwaited, maxAwaitedApplications = 512, 4096
+)
+
+// keptComplete is how long after the end of a drain it is known that it is complete: no drain waits longer for it.
+const keptComplete = time.Hour
 
 // EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced
 // three minutes after its end.
@@ -48,7 +58,9 @@ type Reconciler struct {
 	events record.EventRecorder
 
 	mu    sync.Mutex
-	ended map[types.NamespacedName][]v1alpha1.RecentDrain // by policy, until they are in its status
+	ended map[types.NamespacedName][]v1alpha1.RecentDrain // by policy, until they are in its status, or beyond its limits and not awaited
+	// complete has the ends of drains that were complete, by the UIDs of their Machines. The status drops these drains first.
+	complete map[string]time.Time
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
@@ -85,7 +97,8 @@ func (r *Reconciler) Record(policy types.NamespacedName, drain v1alpha1.RecentDr
 	if r.ended == nil {
 		r.ended = map[types.NamespacedName][]v1alpha1.RecentDrain{}
 	}
-	r.ended[policy] = outcome.Keep(append(r.ended[policy], drain), maxDrains)
+	r.ended[policy] = outcome.Keep(append(r.ended[policy], drain), maxAwaited, maxAwaitedApplications)
+	r.noteComplete([]v1alpha1.RecentDrain{drain})
 	if r.queue != nil {
 		r.queue.Add(reconcile.Request{NamespacedName: policy})
 	}
@@ -98,18 +111,47 @@ func (r *Reconciler) recorded(policy types.NamespacedName) []v1alpha1.RecentDrai
 	return slices.Clone(r.ended[policy])
 }
 
-// forget drops drains that are in the status of their policy. Others may have been recorded meanwhile.
-func (r *Reconciler) forget(policy types.NamespacedName, stored []v1alpha1.RecentDrain) {
+// forget drops the drains that a reconciliation has stored or dropped, but for those that the next drain waits for. Others may have been
+// recorded meanwhile.
+func (r *Reconciler) forget(policy types.NamespacedName, stored, awaited []v1alpha1.RecentDrain) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := slices.DeleteFunc(r.ended[policy], func(drain v1alpha1.RecentDrain) bool {
-		return slices.ContainsFunc(stored, func(of v1alpha1.RecentDrain) bool { return of.MachineUID == drain.MachineUID })
-	})
-	if len(left) == 0 {
+	left := slices.DeleteFunc(r.ended[policy], func(drain v1alpha1.RecentDrain) bool { return has(stored, drain) || has(awaited, drain) })
+	if left = append(left, awaited...); len(left) == 0 {
 		delete(r.ended, policy)
 		return
 	}
-	r.ended[policy] = left
+	r.ended[policy] = outcome.Keep(left, maxAwaited, maxAwaitedApplications)
+}
+
+func has(drains []v1alpha1.RecentDrain, drain v1alpha1.RecentDrain) bool {
+	return slices.ContainsFunc(drains, func(of v1alpha1.RecentDrain) bool { return of.MachineUID == drain.MachineUID })
+}
+
+// noteComplete remembers which drains are complete. The caller holds the lock.
+func (r *Reconciler) noteComplete(drains []v1alpha1.RecentDrain) {
+	now := r.Clock.Now()
+	maps.DeleteFunc(r.complete, func(_ string, end time.Time) bool { return now.Sub(end) >= keptComplete })
+	for i := range drains {
+		if drain := &drains[i]; now.Sub(drain.EndTime.Time) < keptComplete && outcome.IsComplete(&drain.DrainOutcome) {
+			if r.complete == nil {
+				r.complete = map[string]time.Time{}
+			}
+			r.complete[drain.MachineUID] = drain.EndTime.Time
+		}
+	}
+}
+
+// IsComplete reports whether it is known that the drain of a Machine with a UID has been complete, see outcome.IsComplete, although the
+// status of the policy may have dropped it since. A nil Reconciler knows of none.
+func (r *Reconciler) IsComplete(machine string) bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, complete := r.complete[machine]
+	return complete
 }
 
 // forgetPolicy drops what is kept of a policy that does not exist.
@@ -140,15 +182,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		before[i].DrainOutcome = *drains[i].DrainOutcome.DeepCopy()
 	}
 	r.read(ctx, policy, drains, responsible, now)
-	changed.Status.RecentDrains = outcome.Keep(slices.Clone(drains), maxDrains)
+	r.mu.Lock()
+	r.noteComplete(drains)
+	r.mu.Unlock()
+	changed.Status.RecentDrains = outcome.Keep(slices.Clone(drains), maxDrains, maxApplications)
 	if !apiequality.Semantic.DeepEqual(policy.Status.RecentDrains, changed.Status.RecentDrains) {
 		if err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{})); err != nil {
 			return reconcile.Result{}, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", request.NamespacedName)
 		}
 	}
-	r.forget(request.NamespacedName, ended)
+	awaited := slices.DeleteFunc(slices.Clone(drains), func(of v1alpha1.RecentDrain) bool {
+		isAwaited := outcome.IsAwaited(&of.DrainOutcome, machinedrain.ReplacementTimeout(policy), now)
+		return !isAwaited || !responsible[of.Cluster] || has(changed.Status.RecentDrains, of)
+	})
+	r.forget(request.NamespacedName, ended, awaited)
 	r.report(ctx, policy, before, drains, responsible, now)
-	return next(policy, changed.Status.RecentDrains, responsible, now), nil
+	return next(policy, slices.Concat(changed.Status.RecentDrains, awaited), responsible, now), nil
 }
 
 // merge adds drains that have ended, the last one first.

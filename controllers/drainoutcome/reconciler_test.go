@@ -177,6 +177,43 @@ func TestReconcile(t *testing.T) {
 		w.Expect(drains[0].Machine).To(Equal("39"))
 		w.Expect(drains[15].Machine).To(Equal("missing"))
 	})
+	t.Run("M155: it stays known that a drain is complete, and one that is awaited is read, although the status has no place for them", func(t *testing.T) {
+		w := newWorld(t)
+		p := &v1alpha1.MachineDrainPolicy{}
+		w.Expect(w.management.Get(t.Context(), policy, p)).To(Succeed())
+		p.Spec.NextDrain, p.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](600)
+		w.Expect(w.management.Update(t.Context(), p)).To(Succeed())
+		for i := range 40 {
+			w.Record(policy, drainOf(fmt.Sprint(i)))
+		}
+		drains, _ := w.reconcile(0)
+		w.Expect(drains).To(HaveLen(16))
+		w.Expect(w.IsComplete("0")).To(BeFalse())
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: db.Namespace, Name: db.Name}}
+		w.Expect(w.remote.Delete(t.Context(), set)).To(Succeed()) // no Pod is needed any more
+		w.reconcile(20 * time.Second)
+		for i := range 40 {
+			w.Expect(w.IsComplete(fmt.Sprint(i))).To(BeTrue(), "drain %d", i)
+		}
+		w.Expect(w.ended).To(BeEmpty())
+		w.reconcile(2 * time.Hour)
+		w.Expect(w.complete).To(BeEmpty())
+	})
+	t.Run("M151: the status has at most 256 applications", func(t *testing.T) {
+		w := newWorld(t)
+		for i := range 16 {
+			drain, evicted := drainOf(fmt.Sprint(i)), []outcome.Evicted(nil)
+			for j := range 64 {
+				evicted = append(evicted, outcome.Evicted{Controller: outcome.Controller{Kind: "Pod", Namespace: "shop", Name: fmt.Sprint(j)}, Pods: 1})
+			}
+			drain.DrainOutcome = outcome.Begin(evicted, 0, 0, end.Add(time.Duration(i)*time.Second))
+			w.Record(policy, drain)
+		}
+		drains, _ := w.reconcile(20 * time.Second)
+		w.Expect(drains).To(HaveLen(4))
+		w.Expect(drains[0].Machine).To(Equal("15"))
+		w.Expect(drains[0].Applications[0].Since.Year()).To(Equal(1970), "a time that the API accepts")
+	})
 	t.Run("M150: the drains of a Cluster that another manager reconciles stay", func(t *testing.T) {
 		w := newWorld(t)
 		w.Record(policy, drainOf("m"))

@@ -81,7 +81,7 @@ func Replacing(policy *v1alpha1.MachineDrainPolicy, cluster string, known []Ende
 		}
 		drain := ended[recent.MachineUID]
 		drain.UID, drain.Machine, drain.Policy, drain.End = recent.MachineUID, recent.Machine, policy.Name, recent.EndTime.Time
-		ended[drain.UID], isReplaced[drain.UID] = drain, recent.Pods.Evicted == 0 || outcome.IsComplete(&recent.DrainOutcome)
+		ended[drain.UID], isReplaced[drain.UID] = drain, outcome.IsComplete(&recent.DrainOutcome)
 	}
 	var replacing []Contender
 	for _, uid := range slices.Sorted(maps.Keys(ended)) {

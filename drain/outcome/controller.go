@@ -40,13 +40,16 @@ func ControllerOf(pod *corev1.Pod) Controller {
 	return controller
 }
 
-// clean replaces the characters that parse and readers cannot handle: the API server does not check the owner references of Pods.
+// clean replaces the characters that no kind or name has, which parse and readers cannot handle, and which take more than a byte: the API
+// server does not check the owner references of Pods.
 func clean(name string) string {
 	return strings.Map(func(r rune) rune {
-		if r == ' ' || r == '/' || !text.Printable(r) {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune("-._:", r):
+			return r
+		default:
 			return '_'
 		}
-		return r
 	}, name)
 }
 

@@ -48,16 +48,21 @@ func WithoutPlaceMessage(outcome *v1alpha1.DrainOutcome, where string) string {
 		text.List(applications, maxNamed)), 1024)
 }
 
-// Keep returns the drains that a policy keeps, the last one first. Beyond limit, it removes drains that are complete before others, and
-// older ones before newer ones.
-func Keep(drains []v1alpha1.RecentDrain, limit int) []v1alpha1.RecentDrain {
-	for len(drains) > limit {
+// Keep returns the drains that are kept, in their order. Beyond a number of drains, or of applications in all of them, which is at least
+// MaxApplications, it removes drains that are complete before others, and older ones before newer ones.
+func Keep(drains []v1alpha1.RecentDrain, limit, applications int) []v1alpha1.RecentDrain {
+	count := 0
+	for i := range drains {
+		count += len(drains[i].Applications)
+	}
+	for len(drains) > limit || count > applications {
 		worst := 0
 		for i := range drains {
 			if precedes(&drains[i], &drains[worst]) {
 				worst = i
 			}
 		}
+		count -= len(drains[worst].Applications)
 		drains = append(drains[:worst:worst], drains[worst+1:]...)
 	}
 	return drains

@@ -42,7 +42,7 @@ func Begin(evicted []Evicted, beyond, lost int32, end time.Time) v1alpha1.DrainO
 		}
 		outcome.Pods.Evicted += of.Pods
 		outcome.Applications = append(outcome.Applications, v1alpha1.EvictedApplication{
-			Controller: of.Controller.String(), Since: metav1.NewTime(of.Since.Truncate(time.Second)),
+			Controller: of.Controller.String(), Since: inRange(of.Since),
 			Pods: v1alpha1.EvictedPods{Evicted: of.Pods, Unknown: of.Pods},
 		})
 	}
@@ -55,6 +55,18 @@ func Begin(evicted []Evicted, beyond, lost int32, end time.Time) v1alpha1.DrainO
 		outcome.Message = fmt.Sprintf("%s of more than %d controllers were evicted", text.Count(outcome.Pods.Evicted, "Pod"), MaxApplications)
 	}
 	return outcome
+}
+
+// inRange returns a time that the API accepts. The deletionTimestamp of a Pod with an enormous grace period may be in any year.
+func inRange(t time.Time) metav1.Time {
+	earliest, latest := time.Unix(0, 0), time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)
+	switch {
+	case t.Before(earliest):
+		t = earliest
+	case t.After(latest):
+		t = latest
+	}
+	return metav1.NewTime(t.Truncate(time.Second))
 }
 
 // World is what is known of a workload cluster.
@@ -230,8 +242,12 @@ func severity(pods v1alpha1.EvictedPods) int {
 }
 
 // IsComplete reports whether the controllers of all evicted Pods have replaced them by ready ones, or do not want that. Pods without a
-// controller do not count: none recreates them. It is false while the outcome has not been read, or of a Pod is unknown.
+// controller do not count: none recreates them. It is false while the outcome has not been read, or of a Pod is unknown. A drain that has
+// evicted no Pod is complete at once.
 func IsComplete(outcome *v1alpha1.DrainOutcome) bool {
+	if outcome.Pods.Evicted == 0 {
+		return true
+	}
 	return outcome.ReadTime != nil && outcome.Pods.Unknown == 0 && !slices.ContainsFunc(outcome.Applications, func(of v1alpha1.EvictedApplication) bool {
 		pods := of.Pods
 		if parse(of.Controller).Kind == kindPod {

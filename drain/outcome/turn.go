@@ -13,17 +13,18 @@ const turnEvery = 10 * time.Second
 // end of the drain. With the timeout 0, none waits.
 func DueForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
 	isRead := outcome.ReadTime != nil && now.Sub(outcome.ReadTime.Time).Abs() < turnEvery
-	return isAwaited(outcome, timeout, now) && !isRead
+	return IsAwaited(outcome, timeout, now) && !isRead
 }
 
 // NextForTurn returns when an outcome is read next after now because of that, zero if it is not.
 func NextForTurn(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) time.Time {
-	if !isAwaited(outcome, timeout, now) {
+	if !IsAwaited(outcome, timeout, now) {
 		return time.Time{}
 	}
 	return now.Add(turnEvery)
 }
 
-func isAwaited(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
+// IsAwaited reports whether the next drain waits until an outcome is complete, at most until a time after the end of the drain.
+func IsAwaited(outcome *v1alpha1.DrainOutcome, timeout time.Duration, now time.Time) bool {
 	return now.Sub(outcome.EndTime.Time) < timeout && !IsComplete(outcome)
 }
