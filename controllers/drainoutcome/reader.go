@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
@@ -60,6 +61,9 @@ func readPods(ctx context.Context, live client.Reader, world *outcome.World, nam
 		for i := range page.Items {
 			if pod := &page.Items[i]; controllers.Has(outcome.ControllerOf(pod)) {
 				pod.Spec, pod.ManagedFields, pod.Annotations = corev1.PodSpec{NodeName: pod.Spec.NodeName}, nil, nil
+				if rules.Ready(pod) { // nobody asks why it is not
+					pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses = nil, nil
+				}
 				found = append(found, pod.DeepCopy()) // the page is not kept
 			}
 		}

@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,6 +17,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
+// afterDeletion is how long after its end the drain of a deleted Machine is first read here. Most are released before: of those, the
+// controller of drain outcomes reads all of a Cluster together. Each reading lists Pods, and many Machines may be deleted at once.
+const afterDeletion = time.Minute
+
 // readOutcome reads what became of the Pods that a drain has evicted, when that is due. It is the last step, and its failures are no
 // failures of the drain: nothing waits for the outcome.
 func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
@@ -26,6 +31,10 @@ func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
 		present = r.evicted(s, drained.LastTransitionTime)
 	}
 	if present == nil {
+		return true, nil
+	}
+	if first := present.EndTime.Add(afterDeletion); s.servesDeletion() && s.now.Before(first) {
+		s.requeueAfter(first)
 		return true, nil
 	}
 	if outcome.Due(present, s.now) {
