@@ -61,7 +61,7 @@ func readPods(ctx context.Context, live client.Reader, world *outcome.World, nam
 		for i := range page.Items {
 			if pod := &page.Items[i]; controllers.Has(outcome.ControllerOf(pod)) {
 				pod.Spec, pod.ManagedFields, pod.Annotations = corev1.PodSpec{NodeName: pod.Spec.NodeName}, nil, nil
-				if rules.Ready(pod) { // nobody asks why it is not
+				if rules.Ready(pod) { // no reason is needed
 					pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses = nil, nil
 				}
 				found = append(found, pod.DeepCopy()) // the page is not kept

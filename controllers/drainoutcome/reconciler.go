@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// maxDrains and maxApplications are the limits of v1alpha1.MachineDrainPolicyStatus.RecentDrains and of the applications in all of them. An
-	// application may have more than 2 kB, and the API server stores no object of more than 1.5 MB.
+	// maxDrains and maxApplications are the limits of v1alpha1.MachineDrainPolicyStatus.RecentDrains and of the applications in all of them.
+	// An application may have more than 2 kB, and the API server stores no object of more than 1.5 MB.
 	maxDrains, maxApplications = 16, 256
 	// maxAwaited and maxAwaitedApplications limit what is kept in memory of a policy: drains that are not in its status yet, and those beyond
 	// its limits while the next drain waits for them.

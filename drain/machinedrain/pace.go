@@ -27,8 +27,7 @@ func AwaitsReplacements(policy *v1alpha1.MachineDrainPolicy) bool {
 	return policy != nil && policy.Spec.NextDrain == v1alpha1.NextDrainWhenReplaced
 }
 
-// ReplacementTimeout returns how long after the end of a drain the next one waits for replacements at most under a policy, 0 if it does
-// not.
+// ReplacementTimeout returns how long after the end of a drain the next one waits for replacements at most under a policy, or 0.
 func ReplacementTimeout(policy *v1alpha1.MachineDrainPolicy) time.Duration {
 	if !AwaitsReplacements(policy) {
 		return 0
