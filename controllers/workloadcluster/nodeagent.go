@@ -162,8 +162,13 @@ func withChanges(manifest, present *unstructured.Unstructured) (*unstructured.Un
 	return result, nil
 }
 
-// merged returns the present spec of a DaemonSet with the difference between two others.
-func merged(before, after []byte, present any) (map[string]any, error) {
+// merged returns the present spec of a DaemonSet with the difference between two others. strategicpatch panics because of null in a list.
+func merged(before, after []byte, present any) (_ map[string]any, err error) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			err = errors.Errorf("merging the changes of users: %v", problem)
+		}
+	}()
 	spec, err := json.Marshal(present)
 	for _, each := range [][]byte{before, spec} {
 		if err == nil {
