@@ -90,8 +90,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 		return s.held(), nil
 	}
 	if s.awaitsPolicy() {
-		s.blind = true // a block that is known does not end
-		return outcome{action: wait, at: s.policySettles}, nil
+		return s.awaitingPolicy(), nil
 	}
 	if err := r.observeTurn(ctx, s); err != nil {
 		return r.unreachable(ctx, s, err)

@@ -7,6 +7,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -38,11 +39,25 @@ func (r *Reconciler) awaitPolicy(ctx context.Context, s *scope) {
 // awaitsPolicy reports whether no policy selects the Machine, maybe for a moment only: its hook and its drain stay as they are.
 func (s *scope) awaitsPolicy() bool { return s.unselected && !s.policySettles.IsZero() }
 
+// awaitingPolicy is the outcome while awaitsPolicy is true for a deleted Machine. A block that is known does not end.
+func (s *scope) awaitingPolicy() outcome {
+	s.blind = true
+	waiting := outcome{action: wait, at: s.policySettles}
+	if s.policyProblem != nil {
+		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(s.policyProblem)
+	}
+	return waiting
+}
+
 // confirmPolicyGone reports whether the API server confirms that no policy selects a Machine, as was found at a time: the watches may not
 // have delivered yet that the policy was created again, or that the labels of the Cluster were restored, because the management cluster was
 // not reachable meanwhile. It reports false while that is not known.
 func (r *Reconciler) confirmPolicyGone(ctx context.Context, s *scope, since time.Time) bool {
 	delivered, asOf, err := r.areSettingsDelivered(ctx, s)
+	failure := s.before.unasked.Next(err, s.now)
+	if r.memoryOf(s.machine).unasked = failure; failure.Persists(s.now) {
+		s.policyProblem = err
+	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that no MachineDrainPolicy selects the Machine. Its hook and its drain stay as they are")
 	}

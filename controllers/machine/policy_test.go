@@ -102,6 +102,11 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 		r.APIReader = apiServerOf(nil, cluster, stored)
 		g.Expect(surgeAt(time.Second)).To(Equal(v1alpha1.SurgeAlways))
 		g.Expect(surgeAt(time.Minute)).To(Equal(v1alpha1.SurgeAlways))
+		r.APIReader = apiServerOf(func(string) error { return errors.New("timeout") }, cluster, nil)
+		g.Expect([]v1alpha1.SurgePolicy{surgeAt(61 * time.Second), surgeAt(100 * time.Second)}).To(HaveEach(v1alpha1.SurgeAlways))
+		waits := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), waits)).To(Succeed())
+		g.Expect(conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("timeout"))
 		r.APIReader = apiServerOf(nil, cluster, nil)
 		g.Expect(surgeAt(2 * time.Minute)).NotTo(Equal(v1alpha1.SurgeAlways))
 		r.APIReader = apiServerOf(func(string) error { return errors.New("it is not asked again") }, cluster, nil)

@@ -306,6 +306,7 @@ type scope struct {
 	isNodeLookedUp bool // the Machine has no nodeRef: the name of the Node was found by the provider ID, see findNode
 
 	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin; see also awaitsPolicy
+	policyProblem error     // the API server cannot confirm for a while that no policy selects the Machine; nil: it can, or was not asked
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client
@@ -368,8 +369,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 		return reconcile.Result{}, err
 	}
 	if s.HeldByHooks && s.awaitsPolicy() && !machinedrain.WasHeldByHooks(s.machine) { // the policy may ignore these hooks
-		s.blind = true // a block that is known does not end
-		return r.reportWait(ctx, s, outcome{action: wait, at: s.policySettles})
+		return r.reportWait(ctx, s, s.awaitingPolicy())
 	}
 	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)
 }
