@@ -113,6 +113,11 @@ const writesPerEvacuation = 4
 // writesPerDrain is the maximum number of writes of a NodeMaintenance and its Node during the drain of one Node. Observed: 4 and 3.
 const writesPerDrain = 10
 
+// isOfOutcome reports whether a list of Pods finds out what became of evicted Pods: it lists a Namespace.
+func isOfOutcome(e controlplane.Event) bool { return e.Namespace == namespace }
+
+func isOfDrain(e controlplane.Event) bool { return !isOfOutcome(e) }
+
 // expectCosts checks the requests that the drain of a Node with n Pods has sent to its workload cluster, failed ones included: one eviction
 // for each Pod, at most writesPerEvacuation by all users for its Evacuation, a constant number for the Node and its NodeMaintenance, and no
 // read of Pods beyond the first list of the Node's watch, the list before the hook is removed, and those that find out what became of the
@@ -147,9 +152,8 @@ func (s *scene) expectCosts(n int) {
 	s.Expect(len(progress)).To(BeNumerically("<=", int(lasted/(2*time.Second))+10), "in %s", lasted)
 
 	s.Expect(ours.Verb("get").Resource("pods").Succeeded()).To(BeEmpty()) // the others have not found a Pod whose Evacuation isLate
-	ofOutcome := func(e controlplane.Event) bool { return e.Namespace == namespace }
-	s.Expect(len(ours.Verb("list").Resource("pods").Where(ofOutcome))).To(BeNumerically("<=", 6), "at the end of the drain, and 1 and 3 minutes later")
-	ofDrain := ours.Verb("list", "watch").Resource("pods").Where(func(e controlplane.Event) bool { return !ofOutcome(e) })
+	s.Expect(len(ours.Verb("list").Resource("pods").Where(isOfOutcome))).To(BeNumerically("<=", 6), "at the end of the drain, and 1 and 3 minutes later")
+	ofDrain := ours.Verb("list", "watch").Resource("pods").Where(isOfDrain)
 	s.Expect(len(ofDrain.Verb("list"))).To(BeNumerically("<=", 2))
 	for _, read := range ofDrain {
 		s.Expect(read.URI).To(ContainSubstring("fieldSelector=spec.nodeName"), "Pods of one Node only")

@@ -21,7 +21,9 @@ func TestDrainOutcome(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachines("m1", "m2", "spare")
 	onlyOn := func(node string) func(*corev1.PodTemplateSpec) {
-		return func(template *corev1.PodTemplateSpec) { template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
+		return func(template *corev1.PodTemplateSpec) {
+			template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		}
 	}
 
 	t.Run("M150, M151, M153, R87: says which evicted Pods are replaced, Pending or gone: policy, NodeMaintenance, metric and events", func(t *testing.T) {

@@ -68,10 +68,14 @@ func (s *scene) drainsZoneAfterZone() {
 	s.expectInvariants()
 }
 
-// drainsAfterReplacement drains two Machines. The replacement of the first one's Pod is Pending until another Node is there.
+// drainsAfterReplacement drains two Machines. The replacement of the first one's Pod is Pending until another Node is there. They have a policy of
+// their own: drains of other scenes, whose Pods have no replacements, count for that of these scenes.
 func (s *scene) drainsAfterReplacement() {
-	before := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Spec.MaxParallelDrains
 	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
+	policy = &v1alpha1.MachineDrainPolicy{ObjectMeta: metaNamed("a-coral", ""), Spec: policy.Spec} // before "all" by name
+	policy.Namespace, policy.Spec.MachineSelector = namespace, &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"pace": "coral"}}
+	policy.Spec.NextDrain, policy.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](3600)
+	policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 	for why, invalid := range map[string]func(*v1alpha1.MachineDrainPolicySpec){
 		"requires replacementTimeoutSeconds":  func(spec *v1alpha1.MachineDrainPolicySpec) { spec.ReplacementTimeoutSeconds = nil },
 		"requires nextDrain WhenReplaced":     func(spec *v1alpha1.MachineDrainPolicySpec) { spec.NextDrain = v1alpha1.NextDrainImmediately },
@@ -79,21 +83,21 @@ func (s *scene) drainsAfterReplacement() {
 		"spec.replacementTimeoutSeconds: Inv": func(spec *v1alpha1.MachineDrainPolicySpec) { spec.ReplacementTimeoutSeconds = ptr.To[int32](3601) },
 	} {
 		changed := policy.DeepCopy()
-		changed.Spec.NextDrain, changed.Spec.ReplacementTimeoutSeconds = v1alpha1.NextDrainWhenReplaced, ptr.To[int32](3600)
-		changed.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
 		invalid(&changed.Spec)
-		s.Expect(s.fleet.Client.Patch(s.Context(), changed, client.MergeFrom(policy), client.DryRunAll)).To(MatchError(ContainSubstring(why)))
+		s.Expect(s.fleet.Client.Create(s.Context(), changed, client.DryRunAll)).To(MatchError(ContainSubstring(why)))
 	}
-	s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
-		p.Spec.MaxParallelDrains, p.Spec.NextDrain = ptr.To(intstr.FromInt32(1)), v1alpha1.NextDrainWhenReplaced
-		p.Spec.ReplacementTimeoutSeconds = ptr.To[int32](3600)
-	})
-	defer s.setPolicy(func(p *v1alpha1.MachineDrainPolicy) {
-		p.Spec.MaxParallelDrains, p.Spec.NextDrain, p.Spec.ReplacementTimeoutSeconds = before, v1alpha1.NextDrainImmediately, nil
-	})
+	s.create(s.fleet.Client, policy)
+	defer func() { s.Expect(s.fleet.Client.Delete(s.Context(), policy)).To(Succeed()) }()
 
 	first, second := "coral-1", "coral-2"
 	s.withMachines(first, second)
+	for _, name := range []string{first, second} {
+		machine := s.machine(name)
+		s.patch(s.fleet.Client, machine, func() { machine.Labels["pace"] = "coral" })
+	}
+	s.Eventually(func() int32 {
+		return read(s, s.fleet.Client, client.ObjectKeyFromObject(policy), &v1alpha1.MachineDrainPolicy{}).Status.Machines
+	}, soon, pace).Should(BeEquivalentTo(2))
 	place := func(pod *corev1.PodTemplateSpec) { pod.Spec.NodeSelector = map[string]string{"place": "coral"} }
 	label := func(name string) {
 		node := s.node(name)
@@ -109,7 +113,7 @@ func (s *scene) drainsAfterReplacement() {
 	s.Eventually(func() string { return s.condition(second).Message }, soon, pace).Should(ContainSubstring(
 		"The drain of Machine coral-1 has ended, and counts until its Pods are replaced by ready ones, until "))
 	s.Eventually(func() int32 {
-		for _, recent := range read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{}).Status.RecentDrains {
+		for _, recent := range read(s, s.fleet.Client, client.ObjectKeyFromObject(policy), &v1alpha1.MachineDrainPolicy{}).Status.RecentDrains {
 			if recent.Machine == first {
 				return recent.Pods.Pending
 			}

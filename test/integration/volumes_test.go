@@ -94,7 +94,7 @@ func (s *scene) expectReadByWatch() {
 	}
 	for _, resource := range []string{"volumeattachments.storage.k8s.io", "pods"} {
 		s.Expect(ours.Verb("get").Resource(resource).Succeeded()).To(BeEmpty())
-		s.Expect(len(ours.Verb("list").Resource(resource))).To(BeNumerically("<=", 1), resource)
+		s.Expect(len(ours.Verb("list").Resource(resource).Where(isOfDrain))).To(BeNumerically("<=", 1), resource)
 		s.Expect(len(ours.Verb("watch").Resource(resource))).To(BeNumerically("<=", 1), resource)
 	}
 	s.Expect(ours.Resource("secrets")).To(BeEmpty())
