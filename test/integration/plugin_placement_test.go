@@ -87,6 +87,7 @@ type generated struct {
 	name    string // also that of its Namespace
 	isTight bool
 	nodes   []string // without the drained one
+	created int      // Pods
 }
 
 func (c *generated) target() string { return c.name + "-target" }
@@ -105,17 +106,18 @@ func (c *generated) compare(total *placements) {
 	counted := placements{pods: len(pods)}
 	fits := map[string]bool{}
 	for _, pod := range pods {
-		named := isNamed["ConfigMap "+c.name+"/"+pod.Name]
-		fits[pod.Name] = c.evict(pod)[pod.Name]
-		c.Logf("%s: placed %t, named %t", pod.Name, fits[pod.Name], named)
-		c.Expect(fits[pod.Name] || named).To(BeTrue(), "%s found no Node and was not named", pod.Name)
-		c.Expect(fits[pod.Name] && pod.Annotations["hopeless"] != "").To(BeFalse(), "%s was made to find no Node", pod.Name)
-		counted.named, counted.unplaced = counted.named+count(named), counted.unplaced+count(!fits[pod.Name])
-		counted.wrong += count(named && fits[pod.Name])
+		app := pod.OwnerReferences[0].Name
+		named := isNamed["ConfigMap "+c.name+"/"+app]
+		fits[app] = c.evict(pod)[app]
+		c.Logf("%s (%s, hopeless %q): placed %t, named %t", app, pod.Annotations["need"], pod.Annotations["hopeless"], fits[app], named)
+		c.Expect(fits[app] || named).To(BeTrue(), "%s found no Node and was not named", app)
+		c.Expect(fits[app] && pod.Annotations["hopeless"] != "").To(BeFalse(), "%s was made to find no Node", app)
+		counted.named, counted.unplaced = counted.named+count(named), counted.unplaced+count(!fits[app])
+		counted.wrong += count(named && fits[app])
 	}
 	short := false
-	for name, placed := range c.evict(pods...) {
-		short = short || fits[name] && !placed
+	for app, placed := range c.evict(pods...) {
+		short = short || fits[app] && !placed
 	}
 	c.Logf("tight %t, short %t, named %v", c.isTight, short, together)
 	total.Lock()
@@ -140,35 +142,38 @@ func (c *generated) evict(pods ...*corev1.Pod) map[string]bool {
 		now := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}}
 		c.Expect(c.workload.Client.SubResource("eviction").Create(c.Context(), pod, now)).To(Succeed())
 	}
-	c.create(c.workload.Client, copies(pods, "")...)
+	c.start(pods, "")
 	placed, refused := map[string]bool{}, map[string]time.Time{}
 	c.Eventually(func(g Gomega) {
 		for _, pod := range pods {
+			app := pod.OwnerReferences[0].Name
 			present := read(g, c.workload.Client, client.ObjectKeyFromObject(pod), &corev1.Pod{})
-			if placed[pod.Name] = present.Spec.NodeName != ""; rules.Unschedulable(present) != nil && refused[pod.Name].IsZero() {
-				refused[pod.Name] = time.Now()
+			if placed[app] = present.Spec.NodeName != ""; rules.Unschedulable(present) != nil && refused[app].IsZero() {
+				refused[app] = time.Now()
 			}
-			g.Expect(placed[pod.Name] || !refused[pod.Name].IsZero() && time.Since(refused[pod.Name]) > schedulerLag).To(BeTrue())
+			g.Expect(placed[app] || !refused[app].IsZero() && time.Since(refused[app]) > schedulerLag).To(BeTrue())
 		}
 	}, eventually, pace).Should(Succeed())
 	for _, pod := range pods {
 		c.Expect(c.workload.Client.Delete(c.Context(), pod.DeepCopy(), client.GracePeriodSeconds(0))).To(Succeed())
 	}
-	c.create(c.workload.Client, copies(pods, c.target())...)
+	c.start(pods, c.target())
 	return placed
 }
 
-// copies returns new Pods like others on a Node. The scheduler decides if the Node is empty.
-func copies(pods []*corev1.Pod, node string) []client.Object {
-	var objects []client.Object
+// start creates Pods on a Node, or where the scheduler places them if it is empty. It gives each a new name, as most controllers do: kwok
+// deletes Pods by their names, and may delete a later one.
+func (c *generated) start(pods []*corev1.Pod, node string) {
+	c.Helper()
 	for _, pod := range pods {
+		c.created++
+		pod.Name = fmt.Sprintf("%s-%d", pod.OwnerReferences[0].Name, c.created)
 		fresh := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, Annotations: pod.Annotations, OwnerReferences: pod.OwnerReferences,
 		}, Spec: *pod.Spec.DeepCopy()}
 		fresh.Spec.NodeName = node
-		objects = append(objects, fresh)
+		c.create(c.workload.Client, fresh)
 	}
-	return objects
 }
 
 // generate creates the cluster, and returns the Pods on the drained Node.
@@ -200,7 +205,7 @@ func (c *generated) generate() []*corev1.Pod {
 		}
 		pods = append(pods, pod)
 	}
-	c.create(c.workload.Client, copies(pods, c.target())...)
+	c.start(pods, c.target())
 	return pods
 }
 
