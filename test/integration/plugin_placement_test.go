@@ -122,7 +122,8 @@ func (c *generated) compare(total *placements) {
 	c.Logf("tight %t, short %t, named %v", c.isTight, short, together)
 	total.Lock()
 	defer total.Unlock()
-	total.pods, total.named, total.unplaced, total.wrong = total.pods+counted.pods, total.named+counted.named, total.unplaced+counted.unplaced, total.wrong+counted.wrong
+	total.pods, total.named = total.pods+counted.pods, total.named+counted.named
+	total.unplaced, total.wrong = total.unplaced+counted.unplaced, total.wrong+counted.wrong
 	total.clusters, total.tight, total.short = total.clusters+1, total.tight+count(c.isTight), total.short+count(short)
 	total.shortNamed, total.wronglyShort = total.shortNamed+count(short && len(together) > 0), total.wronglyShort+count(!short && len(together) > 0)
 }
@@ -139,7 +140,8 @@ func count(is bool) int {
 func (c *generated) evict(pods ...*corev1.Pod) map[string]bool {
 	c.Helper()
 	for _, pod := range pods {
-		now := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}}
+		now := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+		now.DeleteOptions = &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}
 		c.Expect(c.workload.Client.SubResource("eviction").Create(c.Context(), pod, now)).To(Succeed())
 	}
 	c.start(pods, "")
@@ -328,7 +330,8 @@ func (c *generated) setNodeAffinity(pod *corev1.Pod, key string, values ...strin
 func (c *generated) spread(pod *corev1.Pod, key, value string) {
 	pod.Labels[key] = value
 	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
 	}}
 }
 
