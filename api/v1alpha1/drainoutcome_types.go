@@ -60,7 +60,7 @@ type EvictedApplication struct {
 	Since metav1.Time `json:"since,omitempty,omitzero"`
 
 	// pods counts the evicted Pods of the controller.
-	// +required
+	// +optional
 	Pods EvictedPods `json:"pods,omitempty,omitzero"`
 
 	// why is the first reason for which a Pod is not replaced by a ready one, as a sentence: for a Pending Pod the message of the
