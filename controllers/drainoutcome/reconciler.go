@@ -61,7 +61,7 @@ type Reconciler struct {
 	ended map[types.NamespacedName][]v1alpha1.RecentDrain // by policy, until they are in its status, or beyond its limits and not awaited
 	// complete has the ends of drains that were complete, by the UIDs of their Machines. The status drops these drains first.
 	complete map[string]time.Time
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 // SetupWithManager adds the reconciler to the manager.

@@ -28,7 +28,9 @@ type Domains struct {
 }
 
 // permits reports whether the Node of the Machine may be drained.
-func (d Domains) permits() bool { return d.Limit.Key == "" || len(d.Others)-d.Excused < int(d.Limit.MaxDomains) }
+func (d Domains) permits() bool {
+	return d.Limit.Key == "" || len(d.Others)-d.Excused < int(d.Limit.MaxDomains)
+}
 
 // message says what a Machine of a Cluster waits for while its Node may not be drained.
 func (d Domains) message(cluster string) string {
