@@ -114,8 +114,8 @@ func (s *scene) longestWaits() []v1alpha1.DrainWait {
 	return policy.Status.LongestWaits
 }
 
-// expectFewPolicyWrites checks that the policy's status was written when the drain began and ended, and rarely in between. What became of the
-// Pods of this drain and of earlier ones is written at other times.
+// expectFewPolicyWrites checks that the policy's status was written when the drain began and ended, and rarely in between. What became of
+// the Pods of this drain and of earlier ones is written at other times.
 func (s *scene) expectFewPolicyWrites() {
 	s.Helper()
 	writes := s.managed().WithUserAgent(fleet.ManagerAgent).Writes().Resource("machinedrainpolicies", "status")

@@ -68,8 +68,8 @@ func (s *scene) drainsZoneAfterZone() {
 	s.expectInvariants()
 }
 
-// drainsAfterReplacement drains two Machines. The replacement of the first one's Pod is Pending until another Node is there. They have a policy of
-// their own: drains of other scenes, whose Pods have no replacements, count for that of these scenes.
+// drainsAfterReplacement drains two Machines. The replacement of the first one's Pod is Pending until another Node is there. They have a
+// separate policy, since drains of other scenes, whose Pods have no replacements, count for that of these scenes.
 func (s *scene) drainsAfterReplacement() {
 	policy := read(s, s.fleet.Client, keyOf("all"), &v1alpha1.MachineDrainPolicy{})
 	policy = &v1alpha1.MachineDrainPolicy{ObjectMeta: metaNamed("a-coral", ""), Spec: policy.Spec} // before "all" by name
