@@ -23,8 +23,7 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
   kubectl get machines
   MACHINE=$(kubectl get machines -o name -l cluster.x-k8s.io/deployment-name=workers | head -1 | cut -d/ -f2)
 
-  # What would a deletion do? Its warnings name Pods that the drain does harm to: those of ledger (local volumes) and render (no other Node has
-  # its label) find no Node, and console has no controller that recreates it.
+  # What would a deletion do?
   kubectl node-maintenance plan machine $MACHINE
 
   # Make the budget of web unsatisfiable, and predict again
@@ -40,9 +39,8 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
   kubectl node-maintenance status
 
-  # What did it wait for, and what became of the applications?
+  # What did it wait for?
   kubectl node-maintenance report drain.jsonl -o md
-  kubectl --context workload get pods -A --field-selector status.phase=Pending
 `
 
 // sandbox starts the clusters of the demo and a shell with kubectl and the plugin. It returns when the shell ends.
@@ -53,9 +51,6 @@ func (p *play) sandbox(ctx context.Context) error {
 	}
 	p.title("Creating a Cluster of %d workers, a MachineDrainPolicy, two MachineDrainRules and applications", workers)
 	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
-		return err
-	}
-	if err := p.addHurt(ctx); err != nil {
 		return err
 	}
 	if err := p.equip(ctx); err != nil {
