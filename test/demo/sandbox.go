@@ -23,24 +23,27 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
   kubectl get machines
   MACHINE=$(kubectl get machines -o name -l cluster.x-k8s.io/deployment-name=workers | head -1 | cut -d/ -f2)
 
-  # What would a deletion do?
+  # What would a deletion do? See the warnings: no other Node suits the Pods of ledger (local volumes) and render (nodeSelector), and no
+  # controller recreates console
   kubectl node-maintenance plan machine $MACHINE
 
   # Make the budget of web unsatisfiable, and predict again
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":0}}'
   kubectl node-maintenance plan machine $MACHINE
 
-  # Delete the Machine, and ask why it is still there
+  # Delete the Machine, watch its drain until Ctrl-C, and ask why it is still there
+  RECORDING=$(mktemp -u)
   kubectl delete machine $MACHINE --wait=false
-  kubectl node-maintenance status --watch --record drain.jsonl
+  kubectl node-maintenance status --watch --record $RECORDING
   kubectl node-maintenance why machine $MACHINE
 
   # Let the drain continue
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
   kubectl node-maintenance status
 
-  # What did it wait for?
-  kubectl node-maintenance report drain.jsonl -o md
+  # What did it wait for, and which applications had no ready replica, while you watched? The Pods of ledger and render stay Pending
+  kubectl node-maintenance report $RECORDING -o md
+  kubectl --context workload get pods -A --field-selector status.phase=Pending
 `
 
 // sandbox starts the clusters of the demo and a shell with kubectl and the plugin. It returns when the shell ends.
@@ -51,6 +54,9 @@ func (p *play) sandbox(ctx context.Context) error {
 	}
 	p.title("Creating a Cluster of %d workers, a MachineDrainPolicy, two MachineDrainRules and applications", workers)
 	if err := p.act(ctx, "creating Cluster and applications", p.populate); err != nil {
+		return err
+	}
+	if err := p.act(ctx, "creating applications that a drain hurts", p.addHurt); err != nil {
 		return err
 	}
 	if err := p.equip(ctx); err != nil {
