@@ -69,7 +69,9 @@ func (p *play) sandbox(ctx context.Context) error {
 	}
 	command := exec.CommandContext(ctx, shell)
 	command.Env, command.Stdin, command.Stdout, command.Stderr = p.tools.environment, os.Stdin, os.Stdout, os.Stderr
-	signal.Ignore(os.Interrupt) // Ctrl-C is for the programs in the shell
+	// Ctrl-C is for the programs in the shell. They would inherit that it is ignored, so it is caught, by nobody who reads it.
+	signal.Reset(os.Interrupt)
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	_ = command.Run()           // the status is that of the last command in the shell
 	p.title("Cleaning up")
 	return nil
