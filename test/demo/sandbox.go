@@ -41,8 +41,10 @@ kubectl, the plugin and two contexts are set up: management (current) and worklo
   kubectl --context workload -n web patch pdb web --type merge -p '{"spec":{"maxUnavailable":2}}'
   kubectl node-maintenance status
 
-  # What did it wait for, and which applications had no ready replica, while you watched? The Pods of ledger and render stay Pending
+  # What did it wait for while you watched?
   kubectl node-maintenance report $RECORDING -o md
+
+  # What became of the Pods of which plan warned? Those of ledger and render stay Pending, and console is gone
   kubectl --context workload get pods -A --field-selector status.phase=Pending
 `
 
@@ -69,10 +71,10 @@ func (p *play) sandbox(ctx context.Context) error {
 	}
 	command := exec.CommandContext(ctx, shell)
 	command.Env, command.Stdin, command.Stdout, command.Stderr = p.tools.environment, os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C is for the programs in the shell. They would inherit that it is ignored, so it is caught, by nobody who reads it.
+	// Ctrl-C is for the programs in the shell. They would inherit that it is ignored, but not that it is caught here, without effect.
 	signal.Reset(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
-	_ = command.Run()           // the status is that of the last command in the shell
+	_ = command.Run() // the status is that of the last command in the shell
 	p.title("Cleaning up")
 	return nil
 }
