@@ -172,8 +172,10 @@ func TestRecordedDomains(t *testing.T) {
 	zones := v1alpha1.TopologyDrainLimit{Key: "topology.kubernetes.io/zone", MaxDomains: 2}
 	for name, spec := range map[string]v1alpha1.MachineDrainPolicySpec{
 		"M126, M154: a Machine that waits records maxParallelDrainsPerTopology": {MaxParallelDrainsPerTopology: zones},
-		"M126, M154: together with maxParallelDrains":                           {MaxParallelDrainsPerTopology: zones, MaxParallelDrains: ptr.To(intstr.FromString("25%"))},
-		"M126, M154: or only the latter":                                        {MaxParallelDrains: ptr.To(intstr.FromInt32(3))},
+		"M126, M154: together with maxParallelDrains": {
+			MaxParallelDrainsPerTopology: zones, MaxParallelDrains: ptr.To(intstr.FromString("25%")),
+		},
+		"M126, M154: or only the latter": {MaxParallelDrains: ptr.To(intstr.FromInt32(3))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, m, policy := NewWithT(t), inDeletion("one"), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Spec: spec}

@@ -69,8 +69,15 @@ status:
     {nodes: 1, drainedNodes: 1, nextNodes: [one], podsPending: 1, podsEvacuating: 1, podsSkipped: 1, podsEvacuated: 1,
      progress: 1/1, blocking: b, truncated: 1, lastProgressTime: "2026-01-01T00:00:00Z"}
   outcome:
-    {endTime: "2026-01-01T00:00:00Z", readTime: "2026-01-01T00:00:00Z", message: m, pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1},
-    applications: [{controller: Deployment a/b, since: "2026-01-01T00:00:00Z", why: w, pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}}]}
+    endTime: "2026-01-01T00:00:00Z"
+    readTime: "2026-01-01T00:00:00Z"
+    message: m
+    pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}
+    applications:
+    - controller: Deployment a/b
+      since: "2026-01-01T00:00:00Z"
+      why: w
+      pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}
   drainTargetSets:
   - drainTargets:
     - podType: Default
@@ -177,8 +184,19 @@ status:
   activeDrains: 1
   longestWaits: [{machine: m, cluster: c, since: "2026-01-01T00:00:00Z", reason: r, message: m}]
   recentDrains:
-  - {machineUID: u, machine: m, cluster: c, node: n, endTime: "2026-01-01T00:00:00Z", readTime: "2026-01-01T00:00:00Z", message: m, pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1},
-    applications: [{controller: Deployment a/b, since: "2026-01-01T00:00:00Z", why: w, pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}}]}
+  - machineUID: u
+    machine: m
+    cluster: c
+    node: n
+    endTime: "2026-01-01T00:00:00Z"
+    readTime: "2026-01-01T00:00:00Z"
+    message: m
+    pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}
+    applications:
+    - controller: Deployment a/b
+      since: "2026-01-01T00:00:00Z"
+      why: w
+      pods: {evicted: 6, ready: 1, notReady: 1, pending: 1, notReplaced: 1, notNeeded: 1, unknown: 1}
 `}},
 }
 
