@@ -227,11 +227,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	filter := machinedrain.WatchFilter(o.watchFilter)
 	clusters.Filter = filter
 	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
-	clusters.UseCaches(workload.CacheOptions{
-		Transform: workload.Trim, ByObject: cachedByObject(),
-		// A read of these kinds must not start an informer for all of their objects.
-		Uncached: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}},
-	})
+	clusters.UseCaches(workloadCaches())
 	served := &evacuation.Machines{Reader: local, Maintenances: requester}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
@@ -278,6 +274,14 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		setupNodeAgent(mgr, o, workloads, ofMaintenance),
 		workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)),
 	})
+}
+
+func workloadCaches() workload.CacheOptions {
+	return workload.CacheOptions{
+		Transform: workload.Trim, ByObject: cachedByObject(),
+		// A read of these kinds must not start an informer for all of their objects.
+		Uncached: []client.Object{&corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}},
+	}
 }
 
 // newExporter returns the exporter of traces, nil if tracing is not configured.

@@ -70,7 +70,7 @@ func (r *Reconciler) confirmSettings(ctx context.Context, s *scope) outcome {
 // Cluster, that the API server had at a time: less than settingsShared before, if it answers at once.
 func (r *Reconciler) areSettingsDelivered(ctx context.Context, s *scope) (delivered bool, asOf time.Time, err error) {
 	namespace := s.machine.Namespace
-	stored, asOf, err := r.settings.read(ctx, types.NamespacedName{Namespace: namespace}, r.Clock.Now, func() (settings, error) {
+	stored, asOf, err := r.settings.read(ctx, types.NamespacedName{Namespace: namespace}, r.Clock.Now, func(ctx context.Context) (settings, error) {
 		return r.storedSettings(ctx, namespace)
 	})
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Reconciler) areSettingsDelivered(ctx context.Context, s *scope) (delive
 
 // areLabelsDelivered reports whether the watch has delivered the labels of the Machine's Cluster that the API server had a moment ago.
 func (r *Reconciler) areLabelsDelivered(ctx context.Context, s *scope) (bool, error) {
-	stored, _, err := r.clusterLabels.read(ctx, s.clusterKey(), r.Clock.Now, func() (clusterLabels, error) {
+	stored, _, err := r.clusterLabels.read(ctx, s.clusterKey(), r.Clock.Now, func(ctx context.Context) (clusterLabels, error) {
 		live, err := r.liveCluster(ctx, s)
 		if err != nil || live == nil {
 			return clusterLabels{}, err
@@ -152,6 +152,9 @@ func (r *Reconciler) observedSettings(ctx context.Context, namespace string) (se
 // lose their policy, at once.
 const settingsShared = time.Second
 
+// sharedTimeout limits a request whose result is shared. All workers that need it wait for it.
+const sharedTimeout = 5 * time.Second
+
 // shared keeps what was read a moment ago, by namespace or Cluster. The zero value is empty.
 type shared[V any] struct {
 	mu    sync.Mutex
@@ -165,8 +168,11 @@ type sharedRead[V any] struct {
 	err          error
 }
 
-// read returns what was read less than settingsShared ago, or is being read, and otherwise reads it. asOf is when the request was sent.
-func (c *shared[V]) read(ctx context.Context, key types.NamespacedName, now func() time.Time, get func() (V, error)) (value V, asOf time.Time, _ error) {
+// read returns what was read less than settingsShared ago, or is being read, and otherwise reads it, in sharedTimeout at most. asOf is when
+// the request was sent.
+func (c *shared[V]) read(
+	ctx context.Context, key types.NamespacedName, now func() time.Time, get func(context.Context) (V, error),
+) (value V, asOf time.Time, _ error) {
 	c.mu.Lock()
 	began := now()
 	maps.DeleteFunc(c.reads, func(_ types.NamespacedName, each *sharedRead[V]) bool {
@@ -195,6 +201,8 @@ func (c *shared[V]) read(ctx context.Context, key types.NamespacedName, now func
 		c.mu.Unlock()
 		close(read.done)
 	}()
-	read.value, read.err = get()
+	ctx, cancel := context.WithTimeoutCause(ctx, sharedTimeout, errors.Errorf("no answer for %s", sharedTimeout))
+	defer cancel()
+	read.value, read.err = get(ctx)
 	return read.value, read.began, read.err
 }

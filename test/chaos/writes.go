@@ -12,10 +12,11 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// longestBody limits how much of a request is told.
+// longestBody limits how much of a request is printed.
 const longestBody = 400
 
-// tellWrites adds what the manager wrote to what happened. Requests that differ only in their times are told once in a row.
+// tellWrites adds what the manager wrote to what happened. Of consecutive requests that differ only in their times, it
+// adds the first and their number.
 func (r *run) tellWrites(history *History) {
 	events := slices.Concat(history.Management.Audit, history.Workload.Audit).WithUserAgent(fleet.ManagerAgent).Writes()
 	slices.SortStableFunc(events, func(a, b controlplane.Event) int { return a.Requested.Compare(b.Requested) })

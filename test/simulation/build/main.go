@@ -211,7 +211,7 @@ func replaceRuntime(file, archive string) error {
 		}
 	}
 	if replaced != 1 {
-		return errors.Errorf("the linker is told of %d runtimes", replaced)
+		return errors.Errorf("the configuration of the linker has %d runtime packages, not one", replaced)
 	}
 	return errors.WithStack(os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
 }
