@@ -266,9 +266,7 @@ func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPo
 		}
 		cluster := types.NamespacedName{Namespace: policy.Namespace, Name: drain.Cluster}
 		without := outcome.WithoutPlace(&drain.DrainOutcome, now)
-		if without > 0 {
-			pods[cluster] += without
-		}
+		pods[cluster] += without // 0, too: the series exists since the first drain of a Cluster
 		if before[i].Pods != drain.Pods {
 			ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "Cluster", klog.KRef(cluster.Namespace, cluster.Name),
 				"Machine", klog.KRef(policy.Namespace, drain.Machine), "Node", klog.KRef("", drain.Node), "pods", outcome.Summary(drain.Pods),

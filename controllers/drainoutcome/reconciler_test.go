@@ -124,6 +124,7 @@ func TestReconcile(t *testing.T) {
 		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}))
 		w.Expect(next).To(Equal(time.Minute))
 		w.Expect(w.ended).To(BeEmpty(), "the drain is in the status")
+		w.Expect(testutil.CollectAndCount(podsWithoutPlace)).To(Equal(1), "a Cluster after a drain has the metric, although no Pod counts yet")
 
 		w.restart()
 		_, next = w.reconcile(10 * time.Second)
