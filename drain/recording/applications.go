@@ -49,6 +49,7 @@ func (a *applications) observe(w *Workload, index *budgets.Index, present map[st
 			if covering := index.Covering(budgets.Pod{Namespace: c.namespace, Labels: c.pods}); len(covering) > 0 {
 				c.Budget = covering[0].String()
 			}
+			c.BudgetUnread = c.Budget == "" && w.Unread.Has(KindBudget)
 			present[id] = Line{Application: &c.Application}
 		}
 	}

@@ -40,6 +40,11 @@ func (a *ApplicationCourse) budget() string {
 	return ""
 }
 
+// isBudgetUnread reports whether it was never known whether a PodDisruptionBudget selects the Pods.
+func (a *ApplicationCourse) isBudgetUnread() bool {
+	return !slices.ContainsFunc(a.Steps, func(step ApplicationStep) bool { return !step.Gone && !step.BudgetUnread })
+}
+
 // courses collects the states of budgets and applications while a recording is read.
 type courses struct {
 	budgets      map[string]*BudgetCourse      // by Cluster and name

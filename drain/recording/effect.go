@@ -30,7 +30,8 @@ type Effect struct {
 	// Missing is how many replicas were not ready when the recording ended, or was the last time that they could be read.
 	Missing int32
 
-	leastAt time.Time
+	leastAt        time.Time
+	isBudgetUnread bool // whether there is one is not known
 }
 
 // Level is a number in a time. Between two levels with a gap between them, it is not known.
@@ -76,7 +77,7 @@ func (e *Effect) Sentence() string {
 
 func (e *Effect) requirement() string {
 	switch {
-	case e.Budget == "":
+	case e.Budget == "" && !e.isBudgetUnread:
 		return "no budget"
 	case len(e.Required) == 0:
 		return "budget not read"
@@ -97,7 +98,7 @@ func grown(before, wanted, have int32) int32 { return min(wanted, max(before, ha
 
 // effectOf returns the effect on an application, with its budget or nil.
 func effectOf(course *ApplicationCourse, budget *BudgetCourse, end time.Time) Effect {
-	e := Effect{Cluster: course.Cluster, Kind: course.Kind, Name: course.Name, Budget: course.budget()}
+	e := Effect{Cluster: course.Cluster, Kind: course.Kind, Name: course.Name, Budget: course.budget(), isBudgetUnread: course.isBudgetUnread()}
 	e.replicas(course, end)
 	if budget != nil && len(e.Ready) > 0 {
 		e.budget(budget, end)
@@ -196,7 +197,7 @@ func (h *History) verdict() []string {
 	below, none, isUnread := 0, 0, len(h.Gaps) > 0
 	for i := range h.Effects {
 		e := &h.Effects[i]
-		isUnread = isUnread || e.Unread > 0
+		isUnread = isUnread || e.Unread > 0 || e.isBudgetUnread
 		if e.Below > 0 {
 			below++
 		}

@@ -107,6 +107,21 @@ func TestRecordedApplications(t *testing.T) {
 		g.Expect(e.Sentence()).To(Equal("3 of 3 ready at least, budget 2; not read for 20 s"))
 	})
 
+	t.Run("K67: that PodDisruptionBudgets cannot be read is no sign that there is none", func(t *testing.T) {
+		g, s := NewWithT(t), newScene()
+		s.observe(0, func(w *recording.Workload) {
+			evacuate(w)
+			w.Deployments, w.Budgets, w.Unread = []appsv1.Deployment{deployment("db", 3, 3)}, nil, sets.New("PodDisruptionBudget")
+		})
+		s.observe(60, func(w *recording.Workload) { w.Evacuations = nil })
+		h := read(t, s.file())
+		g.Expect(h.Effects[0].Sentence()).To(Equal("3 of 3 ready at least, budget not read"))
+		g.Expect(h.Summary()).To(ContainElement(HaveSuffix("without a ready replica, as far as they could be read.")))
+		s.observe(70, func(w *recording.Workload) { w.Unread = nil })
+		s.observe(80, func(w *recording.Workload) { w.Unread = sets.New("PodDisruptionBudget") })
+		g.Expect(read(t, s.file()).Effects[0].Sentence()).To(Equal("3 of 3 ready at least, no budget"), "it was read meanwhile")
+	})
+
 	t.Run("K65: at most 500 applications are recorded, and a gap says so", func(t *testing.T) {
 		g, s := NewWithT(t), newScene()
 		s.observe(0, func(w *recording.Workload) {

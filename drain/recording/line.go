@@ -107,8 +107,10 @@ type Application struct {
 	// Ready is how many replicas are ready, Replicas how many there should be.
 	Ready    int32 `json:"readyReplicas"`
 	Replicas int32 `json:"replicas"`
-	// Budget is "namespace/name" of the PodDisruptionBudget that selects the Pods, or empty.
-	Budget string `json:"budget,omitempty"`
+	// Budget is "namespace/name" of the PodDisruptionBudget that selects the Pods, or empty. BudgetUnread means that it is not known whether
+	// there is one: PodDisruptionBudgets cannot be read at present.
+	Budget       string `json:"budget,omitempty"`
+	BudgetUnread bool   `json:"budgetUnread,omitempty"`
 	// Unread means that the application cannot be read at present; the numbers are the last ones that were read.
 	Unread bool `json:"unread,omitempty"`
 	Gone   bool `json:"gone,omitempty"`
