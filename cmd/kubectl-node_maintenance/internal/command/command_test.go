@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +29,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
@@ -139,6 +142,63 @@ func TestExitCodes(t *testing.T) {
 			var errOut bytes.Buffer
 			code := execute(ctx, "v1.2.3", append(command, "--server", server.URL, "--kubeconfig", os.DevNull), strings.NewReader(""), io.Discard, &errOut)
 			g.Expect(code).To(Equal(130))
+			g.Expect(errOut.String()).To(Equal("error: interrupted\n"))
+		})
+	}
+}
+
+// TestInterruptedReads has a cluster that answers, until a request that a part of the result depends on.
+func TestInterruptedReads(t *testing.T) {
+	group := v1alpha1.GroupVersion.String()
+	m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "rack-7"}}
+	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n1")
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)},
+	}}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	machine := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m1", DeletionTimestamp: ptr.To(metav1.Now())}}
+	machine.Spec.ClusterName = "prod"
+	address, _ := serving(t, map[string]any{
+		"/api/v1": metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: "v1", APIResources: []metav1.APIResource{
+				{Name: "nodes", Kind: "Node"}, {Name: "pods", Kind: "Pod", Namespaced: true}, {Name: "secrets", Kind: "Secret", Namespaced: true},
+			},
+		},
+		"/api/v1/nodes/n1": corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid"}},
+		"/api/v1/pods":     corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{pod}},
+		"/apis/" + group + "/nodemaintenances": v1alpha1.NodeMaintenanceList{
+			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "NodeMaintenanceList"}, Items: []v1alpha1.NodeMaintenance{m},
+		},
+		"/apis/" + clusterv1.GroupVersion.String() + "/namespaces/default/machines": clusterv1.MachineList{
+			TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineList"}, Items: []clusterv1.Machine{machine},
+		},
+	}, "Machine", "Cluster")
+	upstream, err := url.Parse(address)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, each := range []struct {
+		command []string
+		path    string
+	}{
+		{[]string{"status"}, "/api/v1/namespaces/default/secrets/prod-kubeconfig"},
+		{[]string{"why", "node", "n1", "--as-workload"}, "/api/v1/nodes"},
+		{[]string{"plan", "node", "n1", "--as-workload"}, "/api/v1/nodes"},
+	} {
+		t.Run("K32: Ctrl-C ends "+each.command[0]+" while "+each.path+" is read, which is no gap then", func(t *testing.T) {
+			g := NewWithT(t)
+			ctx, interrupt := context.WithCancel(t.Context())
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == each.path {
+					interrupt()
+					<-r.Context().Done()
+					return
+				}
+				httputil.NewSingleHostReverseProxy(upstream).ServeHTTP(w, r)
+			}))
+			defer server.Close()
+			defer server.CloseClientConnections()
+			var out, errOut bytes.Buffer
+			code := execute(ctx, "v1.2.3", append(each.command, "--server", server.URL, "--kubeconfig", os.DevNull), strings.NewReader(""), &out, &errOut)
+			g.Expect(code).To(Equal(130), out.String()+errOut.String())
+			g.Expect(out.String()).To(BeEmpty())
 			g.Expect(errOut.String()).To(Equal("error: interrupted\n"))
 		})
 	}

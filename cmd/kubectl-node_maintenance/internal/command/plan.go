@@ -3,6 +3,7 @@ package command
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -163,9 +164,9 @@ func (p *planOptions) plan(ctx context.Context, c *observe.Connections, t target
 		plan.Warn(func(cluster string, nodes sets.Set[string], claims []types.NamespacedName) *forecast.Cluster {
 			return c.Placement(ctx, cluster, nodes, claims, gaps)
 		})
-		plan.WarningGaps, err = gaps.List(), ctx.Err()
+		plan.WarningGaps = gaps.List()
 	}
-	return plan, err
+	return plan, cmp.Or(err, ctx.Err()) // a gap after Ctrl-C is no result
 }
 
 func (p *planOptions) drains(ctx context.Context, c *observe.Connections, t targets, proposed observe.Proposed) (*report.Plan, error) {

@@ -87,6 +87,9 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if ctx.Err() != nil { // a gap after Ctrl-C is no result
+		return ctx.Err()
+	}
 	status.Gaps = connections.Gaps.List()
 	switch s.output {
 	case outputJSON, outputYAML:

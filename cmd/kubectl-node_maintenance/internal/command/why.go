@@ -85,10 +85,11 @@ func (y *whyOptions) run(ctx context.Context, args []string) error {
 
 func (y *whyOptions) explain(ctx context.Context, c *observe.Connections, kind string, key types.NamespacedName) (*report.Why, error) {
 	why, err := y.explainObject(ctx, c, kind, key)
-	if err == nil {
-		why.Gaps, why.WarningGaps, why.Context = c.Gaps.List(), y.gaps.List(), contextOf(c)
+	if err != nil {
+		return nil, err
 	}
-	return why, err
+	why.Gaps, why.WarningGaps, why.Context = c.Gaps.List(), y.gaps.List(), contextOf(c)
+	return why, ctx.Err() // a gap after Ctrl-C is no result
 }
 
 func (y *whyOptions) explainObject(ctx context.Context, c *observe.Connections, kind string, key types.NamespacedName) (*report.Why, error) {
