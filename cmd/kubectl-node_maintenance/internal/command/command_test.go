@@ -100,6 +100,11 @@ func TestExitCodes(t *testing.T) {
 		_, stderr, code := run("plan", "machine", "x", "--fail-on", "NotRecreated,warning")
 		g.Expect(code).To(Equal(2))
 		g.Expect(stderr).To(HavePrefix("error: --fail-on must be of warnings, MayFindNoNode, MayNotFitTogether, NotRecreated, "))
+		for _, flag := range []string{"fail-on", "rule", "policy"} {
+			_, stderr, code = run("plan", "machine", "x", "--"+flag, "")
+			g.Expect(code).To(Equal(2), "a variable of a script may be empty")
+			g.Expect(stderr).To(HavePrefix("error: --" + flag + " has no value\n"))
+		}
 		_, stderr, code = run("plan", "machine", "x", "--fail-on", "LastReady", "--placement=false")
 		g.Expect(code).To(Equal(2))
 		g.Expect(stderr).To(HavePrefix("error: --fail-on LastReady needs --placement\n"))

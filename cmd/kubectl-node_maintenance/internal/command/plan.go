@@ -83,6 +83,9 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := p.haveValues(); err != nil {
+		return err
+	}
 	kinds, err := p.failsOn()
 	if err != nil {
 		return err
@@ -116,6 +119,19 @@ func (p *planOptions) run(ctx context.Context, args []string) error {
 		err = exit{code}
 	}
 	return err
+}
+
+// haveValues returns an error if a flag has no value, for example that of an empty variable in a script: it would have no effect.
+func (p *planOptions) haveValues() error {
+	for _, flag := range []struct {
+		name   string
+		values []string
+	}{{"rule", p.ruleFiles}, {"policy", p.policyFiles}, {"fail-on", p.failOn}} {
+		if flag.values != nil && len(flag.values) == 0 {
+			return usagef("--%s has no value", flag.name)
+		}
+	}
+	return nil
 }
 
 // allWarnings is the value of --fail-on for warnings of every kind.
