@@ -247,16 +247,19 @@ func budgetOf(name string, b *recording.BudgetCourse, axis axis, end time.Time) 
 	}
 	const height = 40
 	var path strings.Builder
-	var none time.Duration
+	var none, unread time.Duration
 	for i, step := range b.Steps {
 		until := end
 		if i+1 < len(b.Steps) {
 			until = b.Steps[i+1].Time
 		}
-		if step.Gone || step.Unread {
+		switch {
+		case step.Gone:
 			continue
-		}
-		if step.Allowed <= 0 {
+		case step.Unread:
+			unread += until.Sub(step.Time)
+			continue
+		case step.Allowed <= 0:
 			none += until.Sub(step.Time)
 			result.None = append(result.None, axis.bar("none", step.Time, until))
 			continue
@@ -266,6 +269,9 @@ func budgetOf(name string, b *recording.BudgetCourse, axis axis, end time.Time) 
 	}
 	result.Path = path.String()
 	result.Detail = fmt.Sprintf("at most %d allowed; none for %s", result.Most, recording.Duration(none))
+	if unread > 0 {
+		result.Detail += "; not read for " + recording.Duration(unread)
+	}
 	return result
 }
 

@@ -139,6 +139,13 @@ func TestWriteHTML(t *testing.T) {
 		g.Expect(written(t, h)).To(ContainSubstring(`<path class="required" d=""/>`), "it counts other Pods")
 	})
 
+	t.Run("K67: a PodDisruptionBudget that could not be read for a time is not said to have allowed disruptions then", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 1)
+		g.Expect(written(t, h)).To(ContainSubstring(">at most 2 allowed; none for 59 min<"))
+		h.Budgets[0].Steps[1].Unread = true
+		g.Expect(written(t, h)).To(ContainSubstring(">at most 2 allowed; none for 0 s; not read for 59 min<"))
+	})
+
 	t.Run("K66: the time axis includes the replacement of the last Pod", func(t *testing.T) {
 		g, h := NewWithT(t), historyOf("web", 41)
 		e := &h.Effects[0]
