@@ -168,6 +168,17 @@ func TestPrinter(t *testing.T) {
 	})
 }
 
+func TestProblems(t *testing.T) {
+	t.Run("K12, K55: the view says how many problems it does not name", func(t *testing.T) {
+		g := NewWithT(t)
+		m := newModel(t.Context(), Source{Clock: clocktesting.NewFakeClock(start)}, nil)
+		m.Update(update{status: &report.Status{Gaps: []string{"Cluster a", "Cluster b"}}, time: start})
+		g.Expect(m.problems()).To(HaveExactElements("Cluster a", "Cluster b"))
+		m.Update(update{status: &report.Status{Gaps: []string{"Cluster a", "Cluster b", "Cluster c"}}, time: start})
+		g.Expect(m.problems()).To(HaveExactElements("Cluster a", "2 more, which the command status names without --watch"))
+	})
+}
+
 func TestMove(t *testing.T) {
 	t.Run("K53: a key that selects another row does not compute the rows again", func(t *testing.T) {
 		g := NewWithT(t)

@@ -106,9 +106,16 @@ func (m *model) problems() []string {
 		return nil
 	}
 	gaps := m.last.status.Gaps
+	named := len(gaps)
+	if named > maxProblems {
+		named = maxProblems - 1 // the last line says how many more there are
+	}
 	problems := make([]string, 0, maxProblems)
-	for _, gap := range gaps[:min(len(gaps), maxProblems)] {
+	for _, gap := range gaps[:named] {
 		problems = append(problems, terminal.Clean(gap, maxText))
+	}
+	if more := len(gaps) - named; more > 0 {
+		problems = append(problems, fmt.Sprintf("%d more, which the command status names without --watch", more))
 	}
 	return problems
 }
