@@ -21,6 +21,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 // TestPolicyThatTheWatchHasNotDelivered: the cache has no policy that selects the Machines. An API server decides, which may have another
@@ -180,6 +181,47 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		r.Client, r.Maintenances.Client = lagging, lagging
 		g.Expect(drainsAt(5*time.Minute+100*time.Millisecond)).To(Equal(1), "a drain that has begun continues")
 	})
+	t.Run("M161: no drain begins without a rule that the watch delivers while the API server is asked", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management, remote := managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		delivered, lagging, live := r.Client, withoutRules{r.Client}, r.APIReader
+		r.Client, r.Maintenances.Client = lagging, lagging
+		r.APIReader = asked{live, func() { r.Client, r.Maintenances.Client = delivered, delivered }}
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		drains, _ := drainingIn(t, remote)
+		g.Expect(drains).To(BeEmpty(), "the rule was read before it was delivered")
+		g.Expect(reconcileAt(t, r, m, start.Add(time.Second))).To(Succeed())
+		drains, _ = drainingIn(t, remote)
+		g.Expect(drains).To(HaveLen(1))
+		g.Expect(drains[0].Spec.DrainRules).To(ContainElement(HaveField("Name", rules.MachineDrainRulePrefix+"protects")))
+	})
+	t.Run("M17: a Machine keeps its hook if the watch delivers its policy while the API server is asked", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management := managementCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		r.APIReader = asked{r.APIReader, func() { _ = management.Create(t.Context(), policy.DeepCopy()) }}
+		g.Expect(reconcileAt(t, r, m, start.Add(3*time.Second))).To(Succeed())
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		g.Expect(machinedrain.HasHook(m)).To(BeTrue())
+	})
+}
+
+// asked is a client of an API server that calls a function before each list.
+type asked struct {
+	client.Reader
+	before func()
+}
+
+func (c asked) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	c.before()
+	return c.Reader.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
 }
 
 // withoutRules is a client whose cache has no MachineDrainRules.

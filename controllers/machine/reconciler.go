@@ -160,6 +160,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	if s.cluster == nil {
 		return r.reconcileWithoutCluster(ctx, s)
 	}
+	var err error
+	if s.settings, err = r.observedSettings(ctx, machine.Namespace); err != nil { // before they are read to decide by them
+		return reconcile.Result{}, err
+	}
 	policies := &v1alpha1.MachineDrainPolicyList{}
 	if err := r.Client.List(ctx, policies, client.InNamespace(machine.Namespace)); err != nil {
 		return reconcile.Result{}, errors.Wrapf(err, "listing the MachineDrainPolicies of namespace %s", machine.Namespace)
@@ -291,6 +295,8 @@ type scope struct {
 	policy  *v1alpha1.MachineDrainPolicy
 	now     time.Time
 	before  memory // when the reconciliation began
+
+	settings settings // that the cache had before the reconciliation read its policies and rules: see areSettingsDelivered
 
 	// undecided is the policy of which it is not known whether it selects the Machine, because a selector is invalid. It is nil if that is
 	// known.

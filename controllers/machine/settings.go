@@ -66,8 +66,9 @@ func (r *Reconciler) confirmSettings(ctx context.Context, s *scope) outcome {
 	return waiting
 }
 
-// areSettingsDelivered reports whether the watches have delivered the policies and rules of the Machine's namespace, and the labels of its
-// Cluster, that the API server had at a time: less than settingsShared before, if it answers at once.
+// areSettingsDelivered reports whether this reconciliation decides by the policies and rules of the Machine's namespace, and the labels of
+// its Cluster, that the API server had at a time: less than settingsShared before, if it answers at once. What the watches deliver during
+// the request does not count: the reconciliation has read the cache before.
 func (r *Reconciler) areSettingsDelivered(ctx context.Context, s *scope) (delivered bool, asOf time.Time, err error) {
 	namespace := s.machine.Namespace
 	stored, asOf, err := r.settings.read(ctx, types.NamespacedName{Namespace: namespace}, r.Clock.Now, func(ctx context.Context) (settings, error) {
@@ -79,8 +80,7 @@ func (r *Reconciler) areSettingsDelivered(ctx context.Context, s *scope) (delive
 	if delivered, err = r.areLabelsDelivered(ctx, s); err != nil || !delivered {
 		return false, asOf, err
 	}
-	observed, err := r.observedSettings(ctx, namespace)
-	return err == nil && maps.Equal(stored, observed), asOf, err
+	return maps.Equal(stored, s.settings), asOf, nil
 }
 
 // areLabelsDelivered reports whether the watch has delivered the labels of the Machine's Cluster that the API server had a moment ago.
