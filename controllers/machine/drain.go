@@ -211,21 +211,25 @@ func (r *Reconciler) desired(ctx context.Context, s *scope,
 	case problem != nil: // what is gone was last looked at before
 		r.memoryOf(s.machine).rulesGone = time.Time{}
 	case err == nil:
-		r.awaitReplacement(s, desired)
+		r.awaitReplacement(ctx, s, desired)
 	}
 	return desired, problem, err
 }
 
-// awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone. The time at which it was found to be gone is
-// kept in memory: a restart makes the moment longer.
-func (r *Reconciler) awaitReplacement(s *scope, desired *v1alpha1.NodeMaintenance) {
+// awaitReplacement keeps the rules of a drain in progress for a moment if one of them is gone, and until the API server confirms that. The
+// time at which it was found to be gone is kept in memory: a restart makes the moment longer.
+func (r *Reconciler) awaitReplacement(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) {
 	remembered, present := r.memoryOf(s.machine), s.maintenance
 	if present == nil || present.Spec.Stage != v1alpha1.StageDrain || !rules.IsAnyGone(present.Spec.DrainRules, desired.Spec.DrainRules) {
 		remembered.rulesGone = time.Time{}
 		return
 	}
 	remembered.rulesGone = cmp.Or(remembered.rulesGone, s.now)
-	if until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, remembered.rulesGone, s.now); !until.IsZero() {
+	until := rules.AwaitReplacement(present.Spec.DrainRules, desired.Spec.DrainRules, remembered.rulesGone, s.now)
+	if until.IsZero() && !r.confirmGone(ctx, s, remembered.rulesGone) {
+		until = s.now.Add(s.askAgain())
+	}
+	if !until.IsZero() {
 		desired.Spec.DrainRules = present.Spec.DrainRules
 		r.retryAfter(client.ObjectKeyFromObject(s.machine), until.Sub(s.now))
 	}
@@ -283,6 +287,9 @@ func (r *Reconciler) awaitDrained(ctx context.Context, s *scope) (outcome, error
 	}
 	s.IsResumed = s.IsResumed || s.clock().Drained != nil
 	reason, message := machinedrain.DrainProgress(s.maintenance, failure)
+	if s.goneProblem != nil {
+		message += "\n" + machinedrain.GoneRuleMessage(s.goneProblem)
+	}
 	waiting := outcome{action: wait, reason: reason, message: message}
 	if s.clock().Drain == nil { // the NodeMaintenance has not been reconciled yet
 		waiting.blind = true

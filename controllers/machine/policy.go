@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pkg/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -31,8 +32,8 @@ func (r *Reconciler) awaitPolicy(ctx context.Context, s *scope) {
 	if !isGone || !gone.IsZero() || remembered.isPolicyGone {
 		return
 	}
-	if remembered.isPolicyGone = r.confirmPolicyGone(ctx, s, remembered.policyGone); !remembered.isPolicyGone {
-		s.policySettles = s.now.Add(observeRetry)
+	if remembered.isPolicyGone = r.confirmGone(ctx, s, remembered.policyGone); !remembered.isPolicyGone {
+		s.policySettles = s.now.Add(s.askAgain())
 	}
 }
 
@@ -43,23 +44,37 @@ func (s *scope) awaitsPolicy() bool { return s.unselected && !s.policySettles.Is
 func (s *scope) awaitingPolicy() outcome {
 	s.blind = true
 	waiting := outcome{action: wait, at: s.policySettles}
-	if s.policyProblem != nil {
-		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(s.policyProblem)
+	if s.goneProblem != nil {
+		waiting.reason, waiting.message = v1alpha1.ReasonReconcileFailed, machinedrain.FailureMessage(s.goneProblem)
 	}
 	return waiting
 }
 
-// confirmPolicyGone reports whether the API server confirms that no policy selects a Machine, as was found at a time: the watches may not
-// have delivered yet that the policy was created again, or that the labels of the Cluster were restored, because the management cluster was
-// not reachable meanwhile. It reports false while that is not known.
-func (r *Reconciler) confirmPolicyGone(ctx context.Context, s *scope, since time.Time) bool {
+// askAgain returns after how long the API server is asked again whether a policy or rule is gone.
+func (s *scope) askAgain() time.Duration {
+	if s.goneProblem != nil {
+		return contactRetry
+	}
+	return observeRetry
+}
+
+// errNotDelivered means that the API server has other policies or rules than the reconciliation has read from the cache.
+var errNotDelivered = errors.New("the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster have not delivered the " +
+	"latest changes")
+
+// confirmGone reports whether the API server confirms that no policy selects a Machine, or that a rule of its drain is gone, as was found
+// at a time: the watches may not have delivered yet that the policy or rule was created again, or that the labels of the Cluster were
+// restored, because the management cluster was not reachable meanwhile. It reports false while that is not known.
+func (r *Reconciler) confirmGone(ctx context.Context, s *scope, since time.Time) bool {
 	delivered, asOf, err := r.areSettingsDelivered(ctx, s)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that a policy or rule of the Machine is gone. Its hook and its drain stay as they are")
+	} else if !delivered {
+		err = errNotDelivered
+	}
 	failure := s.before.unasked.Next(err, s.now)
 	if r.memoryOf(s.machine).unasked = failure; failure.Persists(s.now) {
-		s.policyProblem = err
-	}
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that no MachineDrainPolicy selects the Machine. Its hook and its drain stay as they are")
+		s.goneProblem = err
 	}
 	return delivered && !asOf.Before(since.Add(rules.GoneCounts-settingsShared))
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,10 +103,12 @@ func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 		g.Expect(management.Delete(t.Context(), all)).To(Succeed())
 		r.APIReader = apiServerOf(nil, cluster, stored)
 		g.Expect(surgeAt(time.Second)).To(Equal(v1alpha1.SurgeAlways))
-		g.Expect(surgeAt(time.Minute)).To(Equal(v1alpha1.SurgeAlways))
+		g.Expect([]v1alpha1.SurgePolicy{surgeAt(40 * time.Second), surgeAt(time.Minute)}).To(HaveEach(v1alpha1.SurgeAlways))
+		waits := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), waits)).To(Succeed())
+		g.Expect(conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("have not delivered the latest changes"))
 		r.APIReader = apiServerOf(func(string) error { return errors.New("timeout") }, cluster, nil)
 		g.Expect([]v1alpha1.SurgePolicy{surgeAt(61 * time.Second), surgeAt(100 * time.Second)}).To(HaveEach(v1alpha1.SurgeAlways))
-		waits := &clusterv1.Machine{}
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), waits)).To(Succeed())
 		g.Expect(conditions.GetMessage(waits, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("timeout"))
 		r.APIReader = apiServerOf(nil, cluster, nil)
@@ -198,6 +201,33 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		drains, _ = drainingIn(t, remote)
 		g.Expect(drains).To(HaveLen(1))
 		g.Expect(drains[0].Spec.DrainRules).To(ContainElement(HaveField("Name", rules.MachineDrainRulePrefix+"protects")))
+	})
+	t.Run("M108: a rule that is gone applies to a drain in progress until the API server confirms that it is gone", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management, remote := managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		protects := func(after time.Duration) bool {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			drains, _ := drainingIn(t, remote)
+			g.Expect(drains).To(HaveLen(1))
+			isOfRule := func(of v1alpha1.DrainRule) bool { return of.Name == rules.MachineDrainRulePrefix+"protects" }
+			return slices.ContainsFunc(drains[0].Spec.DrainRules, isOfRule)
+		}
+		g.Expect(protects(0)).To(BeTrue())
+		live := r.APIReader
+		r.Client, r.Maintenances.Client = withoutRules{r.Client}, withoutRules{r.Client}
+		g.Expect([]bool{protects(time.Second), protects(5 * time.Second), protects(time.Minute)}).To(HaveEach(true), "the watch lags")
+		r.APIReader = apiServerOf(func(string) error { return errors.New("timeout") }, provisionedCluster(), nil)
+		g.Expect([]bool{protects(2 * time.Minute), protects(3 * time.Minute), protects(4 * time.Minute)}).To(HaveEach(true))
+		stored := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+		g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("A MachineDrainRule that is gone still applies"))
+		r.APIReader = live
+		g.Expect(management.Delete(t.Context(), rule.DeepCopy())).To(Succeed())
+		g.Expect(protects(5 * time.Minute)).To(BeFalse())
 	})
 	t.Run("M17: a Machine keeps its hook if the watch delivers its policy while the API server is asked", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]

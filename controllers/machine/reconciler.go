@@ -312,7 +312,7 @@ type scope struct {
 	isNodeLookedUp bool // the Machine has no nodeRef: the name of the Node was found by the provider ID, see findNode
 
 	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin; see also awaitsPolicy
-	policyProblem error     // the API server cannot confirm for a while that no policy selects the Machine; nil: it can, or was not asked
+	goneProblem   error     // why the API server cannot confirm for a while that a policy or rule is gone; nil: it can, or was not asked
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client

@@ -50,7 +50,9 @@ func TestReplacedRule(t *testing.T) {
 		r := newReconciler(t, nil, clustercache.NewFakeEmptyClusterCache(), clocktesting.NewFakePassiveClock(begin))
 		r.retryAfter = func(_ types.NamespacedName, after time.Duration) { retries = append(retries, after) }
 		at := func(after time.Duration, existing ...client.Object) (drainRules []v1alpha1.DrainRule, isInvalid bool) {
+			r.Clock.(*clocktesting.FakePassiveClock).SetTime(begin.Add(after))
 			r.Maintenances.Client = fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(existing...).Build()
+			r.APIReader = answering{fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(append(existing, provisionedCluster())...).Build()}
 			s := &scope{machine: deletedMachine(), cluster: provisionedCluster(), policy: &v1alpha1.MachineDrainPolicy{}, node: node, now: begin.Add(after)}
 			s.Turn = &machinedrain.Turn{}
 			s.observe(&v1alpha1.NodeMaintenance{Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, DrainRules: protected}})

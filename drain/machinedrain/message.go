@@ -117,6 +117,11 @@ func FailureMessage(err error) string {
 const WaitingForSettings = "Waiting for the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster: " +
 	"the drain begins when they have delivered the latest changes"
 
+// GoneRuleMessage is added to the message of a drain while the API server of the management cluster cannot confirm that a rule is gone.
+func GoneRuleMessage(err error) string {
+	return "A MachineDrainRule that is gone still applies until the API server of the management cluster confirms that: " + progress.Describe(err)
+}
+
 // TurnProblem returns the message of a Machine's condition while the API server of the management cluster cannot be asked whether the
 // Machine gets a turn.
 func TurnProblem(err error) string {
