@@ -73,7 +73,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 }
 
 // heldUpdate returns for how long the maintenance of a Node before an update in place stays as it is although nothing requires it any more:
-// the policy that requires it may be replaced.
+// the policy that requires it may be replaced. If no policy selects the Machine, it stays as long as the hook, see awaitPolicy.
 func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) time.Duration {
 	since := &r.memoryOf(s.machine).unrequired
 	if stage != "" || !machinedrain.IsBeforeUpdate(s.machine, s.maintenance) {
@@ -81,7 +81,11 @@ func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) t
 		return 0
 	}
 	*since = cmp.Or(*since, s.now)
-	return max(0, since.Add(rules.GoneCounts).Sub(s.now))
+	until := since.Add(rules.GoneCounts)
+	if s.awaitsPolicy() && s.policySettles.After(until) {
+		until = s.policySettles
+	}
+	return max(0, until.Sub(s.now))
 }
 
 // endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines

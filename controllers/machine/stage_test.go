@@ -196,6 +196,12 @@ func TestPolicyThatIsReplacedDuringUpdate(t *testing.T) {
 			g.Expect(at(4 * time.Second)).To(Equal(stage))
 			g.Expect(management.Delete(t.Context(), policy())).To(Succeed())
 			g.Expect(at(5 * time.Second)).To(Equal(stage))
+			if len(tc.others) == 0 {
+				live := r.APIReader
+				r.APIReader = apiServerOf(nil, provisionedCluster(), policy())
+				g.Expect(at(8*time.Second)).To(Equal(stage), "the policy exists, and the watch has not delivered it")
+				r.APIReader = live
+			}
 			g.Expect(at(9 * time.Second)).NotTo(Equal(stage))
 			g.Expect(mayUpdate()).To(BeTrue())
 		})
