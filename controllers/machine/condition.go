@@ -99,12 +99,8 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 // not conflict with the conditions of Cluster API. With a resourceVersion, it fails with a conflict if the Machine has another one. It
 // returns the one that the Machine has then.
 func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1.Condition, resourceVersion string) (string, error) {
-	machine, present := s.machine, conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
-	since := metav1.NewTime(s.now.Truncate(time.Second))
-	if present != nil && present.Status == wanted.Status {
-		since = present.LastTransitionTime
-	}
-	all := []any{}
+	machine, all := s.machine, []any{}
+	since := machinedrain.TransitionTime(conditions.Get(machine, v1alpha1.MachineNodeMaintenance), wanted, s.now)
 	if wanted.Reason != "" {
 		all = append(all, map[string]any{
 			"type": v1alpha1.MachineNodeMaintenance, "status": string(wanted.Status), "reason": wanted.Reason, "message": wanted.Message,

@@ -175,8 +175,9 @@ func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) e
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
 		resourceVersion = s.machine.ResourceVersion
 	default:
-		reported := machinedrain.ResultCondition(result.reason, result.message)
-		reported.LastTransitionTime = metav1.NewTime(s.now) // as written: a repeated report of the result changes nothing
+		reported, present := machinedrain.ResultCondition(result.reason, result.message), conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
+		reported.LastTransitionTime = machinedrain.TransitionTime(present, reported, s.now) // as written: a repeated report of the result changes nothing
+		conditions.Delete(s.machine, reported.Type) // otherwise, it keeps its time
 		conditions.Set(s.machine, reported)
 	}
 	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -30,6 +32,7 @@ func TestTurnAfterReplacement(t *testing.T) {
 		next          v1alpha1.NextDrainPolicy
 		removed       bool // Machine a is gone
 		restarted     bool
+		reason        string // of the release, Drained by default
 		recent        *v1alpha1.RecentDrain
 		waits, begins time.Duration // after the release
 	}{
@@ -39,6 +42,10 @@ func TestTurnAfterReplacement(t *testing.T) {
 		},
 		{name: "M155: also if the drained one is gone", next: v1alpha1.NextDrainWhenReplaced, removed: true, waits: timeout - time.Second, begins: timeout},
 		{name: "M155: also after a restart, while it is there", next: v1alpha1.NextDrainWhenReplaced, restarted: true, waits: timeout - time.Second, begins: timeout},
+		{
+			name: "M155: also if the drain has timed out", next: v1alpha1.NextDrainWhenReplaced, restarted: true, reason: v1alpha1.ReasonTimedOut,
+			waits: timeout - time.Second, begins: timeout,
+		},
 		{
 			name: "M155: after a restart, the status of the policy decides", next: v1alpha1.NextDrainWhenReplaced, restarted: true, removed: true,
 			recent: record(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}), waits: timeout - time.Second, begins: timeout,
@@ -65,7 +72,13 @@ func TestTurnAfterReplacement(t *testing.T) {
 			}
 			r := start()
 			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(a), a)).To(Succeed())
-			_, err := r.release(t.Context(), &scope{machine: a, policy: policy, node: nodeOf(a), now: now}, outcome{reason: v1alpha1.ReasonMachineDrained})
+			conditions.Set(a, metav1.Condition{
+				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining,
+				LastTransitionTime: metav1.NewTime(now.Add(-5 * time.Hour)),
+			})
+			g.Expect(management.Status().Update(t.Context(), a)).To(Succeed())
+			reason := cmp.Or(test.reason, v1alpha1.ReasonMachineDrained)
+			_, err := r.release(t.Context(), &scope{machine: a, policy: policy, node: nodeOf(a), now: now}, outcome{reason: reason})
 			g.Expect(err).NotTo(HaveOccurred())
 			if test.removed {
 				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(a), a)).To(Succeed())

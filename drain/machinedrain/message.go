@@ -102,6 +102,16 @@ func ResultCondition(reason, message string) metav1.Condition {
 	return condition
 }
 
+// TransitionTime returns the lastTransitionTime of the condition that replaces the present one, nil if the Machine has none. The condition
+// of a drain that has timed out has the same status as that of the drain, and another time: ReleasedBefore reads it.
+func TransitionTime(present *metav1.Condition, wanted metav1.Condition, now time.Time) metav1.Time {
+	timesOut := wanted.Reason == v1alpha1.ReasonTimedOut && present != nil && present.Reason != wanted.Reason
+	if present == nil || present.Status != wanted.Status || timesOut {
+		return metav1.NewTime(now.Truncate(time.Second))
+	}
+	return present.LastTransitionTime
+}
+
 // HookRemovedMessage returns the message of a Machine's condition after another actor has removed the hook.
 func HookRemovedMessage() string {
 	return "Another actor removed the annotation " + v1alpha1.PreDrainHookAnnotation +
