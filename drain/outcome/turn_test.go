@@ -34,6 +34,8 @@ func TestTurn(t *testing.T) {
 		{"M155: an outcome for which the next drain waits is read at once", unread, timeout, time.Second, true},
 		{"M155: and every ten seconds", read(20*time.Second, pending), timeout, 30 * time.Second, true},
 		{"M155: not before", read(20*time.Second, pending), timeout, 29 * time.Second, false},
+		{"M155: less often the longer that lasts", read(30*time.Minute, pending), time.Hour, 34*time.Minute + 59*time.Second, false},
+		{"M155: but at least every ten minutes", read(30*time.Minute, pending), time.Hour, 35 * time.Minute, true},
 		{"M155: until it is complete", read(20*time.Second, v1alpha1.EvictedPods{Evicted: 1, Ready: 1}), timeout, 40 * time.Second, false},
 		{"M155: until no drain waits for it", read(20*time.Second, pending), timeout, timeout, false},
 		{"M155: not if none does", read(20*time.Second, pending), 0, 40 * time.Second, false},
@@ -41,8 +43,14 @@ func TestTurn(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g, now := NewWithT(t), end.Add(test.at)
 			g.Expect(outcome.DueForTurn(test.outcome, test.timeout, now)).To(Equal(test.due))
-			if next := outcome.NextForTurn(test.outcome, test.timeout, now); test.due {
+			next := outcome.NextForTurn(test.outcome, test.timeout, now)
+			switch isAwaited := outcome.IsAwaited(test.outcome, test.timeout, now); {
+			case test.due:
 				g.Expect(next).To(BeTemporally(">", now), "also if it could not be read")
+			case isAwaited:
+				g.Expect(outcome.DueForTurn(test.outcome, test.timeout, next)).To(BeTrue(), "at %s", next)
+			default:
+				g.Expect(next).To(BeZero())
 			}
 		})
 	}
