@@ -171,8 +171,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", request.NamespacedName)
 	}
-	ended, changed := r.recorded(request.NamespacedName), policy.DeepCopy()
-	drains := merge(changed.Status.RecentDrains, ended)
+	ended := r.recorded(request.NamespacedName)
+	drains := merge(policy.DeepCopy().Status.RecentDrains, ended)
 	responsible, err := r.responsible(ctx, policy.Namespace, drains)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -185,19 +185,49 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	r.mu.Lock()
 	r.noteComplete(drains)
 	r.mu.Unlock()
-	changed.Status.RecentDrains = outcome.Keep(slices.Clone(drains), maxDrains, maxApplications)
-	if !apiequality.Semantic.DeepEqual(policy.Status.RecentDrains, changed.Status.RecentDrains) {
-		if err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{})); err != nil {
-			return reconcile.Result{}, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", request.NamespacedName)
-		}
+	stored, err := r.store(ctx, request.NamespacedName, slices.DeleteFunc(slices.Clone(drains), func(of v1alpha1.RecentDrain) bool {
+		return !responsible[of.Cluster] && !has(ended, of)
+	}))
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	awaited := slices.DeleteFunc(slices.Clone(drains), func(of v1alpha1.RecentDrain) bool {
 		isAwaited := outcome.IsAwaited(&of.DrainOutcome, machinedrain.ReplacementTimeout(policy), now)
-		return !isAwaited || !responsible[of.Cluster] || has(changed.Status.RecentDrains, of)
+		return !isAwaited || !responsible[of.Cluster] || has(stored, of)
 	})
 	r.forget(request.NamespacedName, ended, awaited)
 	r.report(ctx, policy, before, drains, responsible, now)
-	return next(policy, slices.Concat(changed.Status.RecentDrains, awaited), responsible, now), nil
+	return next(policy, slices.Concat(stored, awaited), responsible, now), nil
+}
+
+// store adds drains to the status of a policy, or replaces them there unless it has a later reading, within its limits. It
+// returns those that the status has then. It gets the policy again: a reading takes up to ten seconds, and the status of a policy whose
+// Machines are deleted changes every second. With the policy from before, each patch would end in a conflict, and the reading would be
+// repeated.
+func (r *Reconciler) store(ctx context.Context, key types.NamespacedName, drains []v1alpha1.RecentDrain) ([]v1alpha1.RecentDrain, error) {
+	policy := &v1alpha1.MachineDrainPolicy{}
+	if err := r.Client.Get(ctx, key, policy); err != nil {
+		return nil, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", key)
+	}
+	changed := policy.DeepCopy()
+	drains = slices.DeleteFunc(drains, func(of v1alpha1.RecentDrain) bool {
+		return slices.ContainsFunc(policy.Status.RecentDrains, isLaterReadingOf(of))
+	})
+	changed.Status.RecentDrains = outcome.Keep(merge(changed.Status.RecentDrains, drains), maxDrains, maxApplications)
+	kept := slices.Clone(changed.Status.RecentDrains)
+	if apiequality.Semantic.DeepEqual(policy.Status.RecentDrains, kept) {
+		return kept, nil
+	}
+	err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{}))
+	return kept, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", key)
+}
+
+// isLaterReadingOf returns a function that reports whether a drain is the same one, read later: the cache was stale when this one was read.
+func isLaterReadingOf(drain v1alpha1.RecentDrain) func(v1alpha1.RecentDrain) bool {
+	return func(of v1alpha1.RecentDrain) bool {
+		isSame := of.MachineUID == drain.MachineUID && of.EndTime.Equal(&drain.EndTime)
+		return isSame && of.ReadTime != nil && (drain.ReadTime == nil || drain.ReadTime.Before(of.ReadTime))
+	}
 }
 
 // merge adds drains that have ended, the last one first.

@@ -43,6 +43,7 @@ type world struct {
 	management client.WithWatch
 	remote     client.WithWatch
 	fails      error // of lists in the workload cluster
+	onList     func()
 	lists      int
 	*Reconciler
 	recorder *record.FakeRecorder
@@ -59,6 +60,9 @@ func newWorld(t *testing.T) *world {
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if w.lists++; w.fails != nil {
 				return w.fails
+			}
+			if w.onList != nil {
+				w.onList()
 			}
 			return c.List(ctx, list, options...)
 		},
@@ -199,6 +203,33 @@ func TestReconcile(t *testing.T) {
 		w.Expect(w.ended).To(BeEmpty())
 		w.reconcile(2 * time.Hour)
 		w.Expect(w.complete).To(BeEmpty())
+	})
+	t.Run("M151: a reading is not repeated because another controller writes the status of the policy meanwhile", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod()
+		w.onList = func() {
+			p := &v1alpha1.MachineDrainPolicy{}
+			w.Expect(w.management.Get(t.Context(), policy, p)).To(Succeed())
+			p.Status.Machines++
+			p.Status.RecentDrains = []v1alpha1.RecentDrain{drainOf("elsewhere")}
+			p.Status.RecentDrains[0].Cluster = "elsewhere"
+			w.Expect(w.management.Status().Update(t.Context(), p)).To(Succeed())
+		}
+		w.Record(policy, drainOf("m"))
+		drains, _ := w.reconcile(0)
+		w.Expect(drains).To(ConsistOf(HaveField("Machine", "m"), HaveField("Machine", "elsewhere")))
+		w.Expect(drains).To(ContainElement(HaveField("DrainOutcome.Pods", v1alpha1.EvictedPods{Evicted: 1, Pending: 1})))
+		w.Expect(w.ended).To(BeEmpty())
+	})
+	t.Run("M151: a later reading stays, although the cache was stale", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod(isReady)
+		w.Record(policy, drainOf("m"))
+		drains, _ := w.reconcile(0)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Ready: 1}))
+		stored, err := w.store(t.Context(), policy, []v1alpha1.RecentDrain{drainOf("m")})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(stored).To(Equal(drains))
 	})
 	t.Run("M151: the status has at most 256 applications", func(t *testing.T) {
 		w := newWorld(t)

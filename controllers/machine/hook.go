@@ -176,8 +176,8 @@ func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) e
 		resourceVersion = s.machine.ResourceVersion
 	default:
 		reported, present := machinedrain.ResultCondition(result.reason, result.message), conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
-		reported.LastTransitionTime = machinedrain.TransitionTime(present, reported, s.now) // as written: a repeated report of the result changes nothing
-		conditions.Delete(s.machine, reported.Type) // otherwise, it keeps its time
+		reported.LastTransitionTime = machinedrain.TransitionTime(present, reported, s.now) // as written: a repeated report changes nothing
+		conditions.Delete(s.machine, reported.Type)                                         // Set keeps the time of one with the same status
 		conditions.Set(s.machine, reported)
 	}
 	changed, before := s.machine.DeepCopy(), s.machine.DeepCopy()
