@@ -191,8 +191,9 @@ func (b *BudgetCourse) isShared(of *ApplicationCourse) bool {
 
 // verdict says in sentences whether the drains hurt an application.
 func (h *History) verdict() []string {
+	before := h.before()
 	if len(h.Effects) == 0 {
-		return nil
+		return before
 	}
 	below, none, isUnread := 0, 0, len(h.Gaps) > 0
 	for i := range h.Effects {
@@ -208,17 +209,20 @@ func (h *History) verdict() []string {
 	all := "Applications with evacuated Pods: " + itoa(len(h.Effects)) + "; "
 	if below == 0 && none == 0 {
 		all += "none was below its PodDisruptionBudget or without a ready replica"
+		if len(before) > 0 {
+			all += " while they were recorded"
+		}
 		if isUnread {
 			all += ", as far as they could be read"
 		}
-		return []string{all + "."}
+		return append([]string{all + "."}, before...)
 	}
 	worst := h.Effects[0].Title()
 	if AreOfSeveral(h.Drains) {
 		worst += " of Cluster " + h.Effects[0].Cluster
 	}
-	return []string{
+	return append([]string{
 		all + fmt.Sprintf("below their PodDisruptionBudget for a time: %d; without a ready replica for a time: %d.", below, none),
 		"Most affected: " + worst + ", " + h.Effects[0].Sentence() + ".",
-	}
+	}, before...)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pkg/errors"
@@ -32,7 +31,9 @@ type History struct {
 	Budgets    []BudgetCourse
 	// Effects are what happened to each application, the most affected one first. Traces have none.
 	Effects []Effect
-	Gaps    []string
+	// Outcomes are what became of the evicted Pods of each drain that had ended, those with most Pods without a place first.
+	Outcomes []Outcome
+	Gaps     []string
 	// Incomplete is why the recording may lack something at its end, or empty.
 	Incomplete string
 }
@@ -57,6 +58,7 @@ type Drain struct {
 
 	ended  time.Time // of the recording
 	before before
+	late   late
 
 	// The following fields are set while a recording is read.
 	observed time.Time // the last observation of the NodeMaintenance
@@ -94,7 +96,9 @@ func Read(file io.Reader) (*History, error) {
 }
 
 func readRecording(file io.Reader) (*History, error) {
-	b := &builder{drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, machines: map[string]*Drain{}, courses: newCourses()}
+	b := &builder{
+		drains: map[string]*Drain{}, pods: map[string]*podBuilder{}, machines: map[string]*Drain{}, outcomes: map[string]Outcome{}, courses: newCourses(),
+	}
 	scanner := bufio.NewScanner(file)
 	scanner.Buffer(nil, maxLine)
 	for number := 1; scanner.Scan(); number++ {
@@ -131,6 +135,7 @@ type builder struct {
 	machines map[string]*Drain // by Machine
 	pods     map[string]*podBuilder
 	allPods  []*podBuilder
+	outcomes map[string]Outcome // by drain
 	courses  courses
 	lastGap  time.Time
 	ended    bool
@@ -172,6 +177,8 @@ func (b *builder) add(line Line) {
 		b.gap(b.courses.budget(line.Budget, line.Time))
 	case line.Application != nil:
 		b.gap(b.courses.application(line.Application, line.Time))
+	case line.Outcome != nil:
+		b.outcome(*line.Outcome)
 	case line.Gap != "":
 		b.lastGap = line.Time
 		b.gap(line.Gap)
@@ -250,6 +257,9 @@ func (b *builder) maintenance(m *Maintenance, now time.Time) {
 		d = b.drainFor(m)
 		d.Maintenance = m.Name
 		b.drains[id] = d
+	}
+	if d.observed.IsZero() {
+		d.late = lateOf(m, now)
 	}
 	d.observed = now
 	if len(m.Nodes) > 0 {
@@ -375,6 +385,7 @@ func (b *builder) finish() *History {
 	}
 	slices.SortStableFunc(h.Drains, func(a, b Drain) int { return a.begin().Compare(b.begin()) })
 	h.Budgets, h.Effects = b.courses.finish(h.End)
+	h.Outcomes = b.sortedOutcomes()
 	return h
 }
 
@@ -384,94 +395,10 @@ func (d *Drain) finish(end time.Time) {
 		d.Phases[n-1].End = end
 	}
 	d.settle(d.isKnown)
+	d.late.isLate = d.late.isLate || d.beganUnobserved()
 	slices.SortStableFunc(d.Pods, func(a, b PodCourse) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start), cmp.Compare(a.Name, b.Name))
 	})
-}
-
-// settle sets how a drain ended. End is when the Nodes were drained, zero if that was not observed. isKnown means that they were not
-// drained if it was not observed.
-func (d *Drain) settle(isKnown bool) {
-	at := lastOf(d.Phases, results...)
-	if at < 0 {
-		d.settleWithoutResult()
-		return
-	}
-	result := d.Phases[at]
-	if result.Reason == v1alpha1.ReasonMachineDrained {
-		if d.End.IsZero() && (!d.Deleted.IsZero() || d.Start.IsZero()) { // otherwise Pods were created since
-			d.End = cmp.Or(d.drained, result.Start)
-		}
-		return
-	}
-	if d.End.IsZero() || d.End.After(result.Start) { // Pods were created after the result
-		d.End = d.drained
-	}
-	drained := lastOf(d.Phases[:at], v1alpha1.ReasonMachineDrained)
-	switch {
-	case strings.HasPrefix(result.Message, history.DrainExceeded):
-		d.before = notDrained
-	case strings.HasPrefix(result.Message, history.VolumesExceeded):
-		d.before, d.End = wasDrained, cmp.Or(d.End, d.endBefore(at))
-		return
-	case !d.End.IsZero():
-		d.before = wasDrained
-		return
-	case isKnown:
-		d.before = notDrained
-	case drained >= 0:
-		d.before, d.End = wasDrained, d.Phases[drained].Start
-		return
-	default:
-		d.before = notRecorded
-	}
-	d.End = d.endBefore(at)
-}
-
-// settleWithoutResult is settle for a drain without a result. If the Machine was deleted, it had one that was not observed, unless the
-// maintenance had been ended before.
-func (d *Drain) settleWithoutResult() {
-	isCancelled := !d.Cancelled.IsZero() && d.Cancelled.Before(d.Gone)
-	if d.End.IsZero() && !d.Deleted.IsZero() && !d.Gone.IsZero() && !isCancelled {
-		d.before, d.End = notRecorded, d.Gone
-	}
-}
-
-// results are the reasons of the condition of a Machine when its drain has ended.
-var results = []string{v1alpha1.ReasonMachineDrained, v1alpha1.ReasonTimedOut, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonSkipped}
-
-// lastOf returns the last phase with one of the reasons, -1 if there is none, or if the Node was to be drained again after it.
-func lastOf(phases []history.Wait, reasons ...string) int {
-	for i, phase := range slices.Backward(phases) {
-		switch {
-		case slices.Contains(reasons, phase.Reason):
-			return i
-		case phase.Reason == v1alpha1.ReasonMachineDraining, phase.Reason == v1alpha1.ReasonWaitingForTurn:
-			return -1
-		}
-	}
-	return -1
-}
-
-// lastResult returns the last result of a drain in the condition of the Machine. Its reason is empty if the drain has no result.
-func (d *Drain) lastResult() history.Wait {
-	if at := lastOf(d.Phases, results...); at >= 0 {
-		return d.Phases[at]
-	}
-	return history.Wait{}
-}
-
-// endBefore returns the end of a drain whose Nodes were not drained, and whose result is the phase at an index. If the drain has timed out,
-// the Machine may then have waited for volumes before it had the result.
-func (d *Drain) endBefore(at int) time.Time {
-	result := d.Phases[at]
-	if result.Reason != v1alpha1.ReasonTimedOut || at == 0 || d.Start.IsZero() || d.before == notRecorded {
-		return result.Start
-	}
-	if last := d.Phases[at-1]; last.Reason == v1alpha1.ReasonWaitingForVolumeDetach {
-		return last.Start
-	}
-	return d.Phases[at-1].End
 }
 
 // drainOf returns the last drain of the Node that had started when the evacuation of the Pod ended.

@@ -18,6 +18,8 @@ type Line struct {
 	Budget  *Budget      `json:"budget,omitempty"`
 	// Application is that of Pods that are evacuated.
 	Application *Application `json:"application,omitempty"`
+	// Outcome is what became of the Pods that a drain has evicted.
+	Outcome *Outcome `json:"outcome,omitempty"`
 	// Gap is something that could not be read.
 	Gap string `json:"gap,omitempty"`
 	// End is why the recording ended. A recording without this line was cut off.
@@ -60,6 +62,8 @@ type Maintenance struct {
 	Stage   string     `json:"stage"`
 	Since   *time.Time `json:"since,omitempty"`
 	Nodes   []string   `json:"nodes,omitempty"`
+	// Evacuated is how many Pods had been evacuated when the NodeMaintenance was first observed. The recording does not have them.
+	Evacuated int32 `json:"podsEvacuatedBefore,omitempty"`
 	// Drained is true if the condition Drained is True.
 	Drained bool `json:"drained,omitempty"`
 	Gone    bool `json:"gone,omitempty"`

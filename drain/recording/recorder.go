@@ -18,6 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -33,7 +34,9 @@ type Observation struct {
 	// Machines are those that are being deleted or maintained.
 	Machines  []clusterv1.Machine
 	Workloads []Workload
-	Gaps      []string
+	// Ended are drains of deleted Machines that have ended.
+	Ended []outcome.Ended
+	Gaps  []string
 }
 
 // Workload is what is observed of a workload cluster.
@@ -55,6 +58,7 @@ type Workload struct {
 
 // Recorder knows the last line of each object. The zero value has recorded nothing.
 type Recorder struct {
+	begin      time.Time       // of the recording
 	last       map[string]Line // by object
 	namespaces sets.Set[string]
 	evacuated  sets.Set[string] // the Pods that have, or had, an Evacuation
@@ -65,6 +69,7 @@ type Recorder struct {
 // Observe returns a line for each object that has changed, in a stable order.
 func (r *Recorder) Observe(o Observation, now time.Time) []Line {
 	if r.last == nil {
+		r.begin = now
 		r.last, r.namespaces, r.evacuated = map[string]Line{}, sets.New[string](), sets.New[string]()
 		r.applications = applications{recorded: sets.New[string](), assigned: sets.New[string]()}
 	}
@@ -79,6 +84,7 @@ func (r *Recorder) Observe(o Observation, now time.Time) []Line {
 	for i := range o.Workloads {
 		r.workload(&o.Workloads[i], present)
 	}
+	r.outcomes(&o, present)
 	var lines []Line
 	for _, id := range slices.Sorted(maps.Keys(present)) {
 		if line := present[id]; !reflect.DeepEqual(line, r.last[id]) {
@@ -180,7 +186,11 @@ func (r *Recorder) workload(w *Workload, present map[string]Line) {
 	}
 	for i := range w.Maintenances {
 		m := &w.Maintenances[i]
-		present["nodemaintenance "+w.Cluster+" "+m.Name] = Line{Drain: maintenanceOf(w.Cluster, m)}
+		id, state := "nodemaintenance "+w.Cluster+" "+m.Name, maintenanceOf(w.Cluster, m)
+		if last := r.last[id].Drain; last != nil {
+			state.Evacuated = last.Evacuated
+		}
+		present[id] = Line{Drain: state}
 		if m.Spec.Stage == v1alpha1.StageDrain {
 			r.withoutEvacuation(w.Cluster, m, present)
 		}
@@ -216,7 +226,8 @@ func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance
 func maintenanceOf(cluster string, m *v1alpha1.NodeMaintenance) *Maintenance {
 	state := &Maintenance{
 		Cluster: cluster, Name: m.Name, Machine: m.Annotations[v1alpha1.OwnerMachineAnnotation], Stage: string(m.Spec.Stage),
-		Drained: m.Spec.Stage == v1alpha1.StageDrain && meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained),
+		Evacuated: m.Status.Summary.PodsEvacuated,
+		Drained:   m.Spec.Stage == v1alpha1.StageDrain && meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained),
 	}
 	if start := m.StageStart(m.Spec.Stage); start != nil {
 		utc := start.UTC()

@@ -317,6 +317,7 @@ func TestResult(t *testing.T) {
 	timedOut := history.DrainExceeded + "Pod web/a: Waiting for PodDisruptionBudget web/a"
 	isSkipped := "The Node is not drained: the Cluster is being deleted"
 	isUndrained := func(w *recording.Workload) { w.Maintenances[0].Status.Conditions = nil } // Pods were created
+	const late = " Pods that were evacuated before the recording observed the drain are missing."
 	const unknown = "1 of 1 drains ended, of 1 it is not known whether the Node was drained;"
 	unread := func(s *scene) { s.observed.Workloads[0].Maintenances = nil }
 	for name, tc := range map[string]struct {
@@ -374,7 +375,7 @@ func TestResult(t *testing.T) {
 				s.observe(30, nil)
 				s.observe(60, complete)
 			},
-			"Not drained after 1 min, when the maintenance was ended (0 Pods).", "1 of 1 drains ended, 1 of them before the Node was drained", true,
+			"Not drained after 1 min, when the maintenance was ended (0 Pods)." + late, "1 of 1 drains ended, 1 of them before the Node was drained", true,
 		},
 		"a hook that another actor removed after the Node was drained": {
 			func(s *scene) {
@@ -410,7 +411,8 @@ func TestResult(t *testing.T) {
 				s.result(120, v1alpha1.ReasonMachineDrained, "The Node is drained")
 				s.result(300, v1alpha1.ReasonSkipped, isSkipped)
 			},
-			"Drained; the start of the drain was not recorded (0 Pods). The Machine was skipped afterwards: the Cluster is being deleted.", "1 of 1 drains ended;", true,
+			"Drained; the start of the drain was not recorded (0 Pods). The Machine was skipped afterwards: the Cluster is being deleted." + late,
+			"1 of 1 drains ended;", true,
 		},
 		"a hook that another actor removed while the workload cluster could not be read": {
 			func(s *scene) {
@@ -427,7 +429,7 @@ func TestResult(t *testing.T) {
 				s.observed.Machines[0].DeletionTimestamp = ptr.To(metav1.NewTime(at(-60)))
 				s.result(0, v1alpha1.ReasonSkipped, isSkipped)
 			},
-			"Skipped: the Cluster is being deleted. It is not known whether the Node was drained before.", unknown, true,
+			"Skipped: the Cluster is being deleted. It is not known whether the Node was drained before." + late, unknown, true,
 		},
 		"a Machine that was skipped while its NodeMaintenance was not observed": {
 			func(s *scene) {
@@ -435,7 +437,7 @@ func TestResult(t *testing.T) {
 				s.result(0, v1alpha1.ReasonMachineDraining, "")
 				s.result(60, v1alpha1.ReasonSkipped, isSkipped)
 			},
-			"Skipped: the Cluster is being deleted. It is not known whether the Node was drained before.", unknown, true,
+			"Skipped: the Cluster is being deleted. It is not known whether the Node was drained before." + late, unknown, true,
 		},
 		"a Machine that was skipped before its drain started": {
 			func(s *scene) {
@@ -452,7 +454,7 @@ func TestResult(t *testing.T) {
 				s.observe(0, nil)
 				s.result(600, v1alpha1.ReasonTimedOut, "The wait for volumes, which cannot be observed, exceeded nodeVolumeDetachTimeoutSeconds: x")
 			},
-			"The wait for volumes timed out. It is not known whether the Node was drained before.", unknown, true,
+			"The wait for volumes timed out. It is not known whether the Node was drained before." + late, unknown, true,
 		},
 		"volumes that did not detach in time after a drain that was not observed": {
 			func(s *scene) {
@@ -460,7 +462,8 @@ func TestResult(t *testing.T) {
 				s.result(0, v1alpha1.ReasonWaitingForVolumeDetach, "volumes")
 				s.result(600, v1alpha1.ReasonTimedOut, history.VolumesExceeded+"x")
 			},
-			"Drained; the start of the drain was not recorded (0 Pods). The Machine waited 10 min for volumes to detach. The volumes did not detach before the timeout.",
+			"Drained; the start of the drain was not recorded (0 Pods). The Machine waited 10 min for volumes to detach. " +
+				"The volumes did not detach before the timeout." + late,
 			"1 of 1 drains ended;", true,
 		},
 		"a Node that was drained in place, and on which Pods were created": {

@@ -171,6 +171,9 @@ func (d *Drain) Summary() []string {
 	if more := d.afterEnd(); more != "" {
 		sentences = append(sentences, more)
 	}
+	if missing := d.late.sentence(); missing != "" {
+		sentences = append(sentences, missing)
+	}
 	refused := int32(0)
 	for i := range d.Pods {
 		refused += d.Pods[i].Refusals
@@ -285,7 +288,7 @@ func (d *Drain) longestWaits() []string {
 // Summary says in sentences how all drains went.
 func (h *History) Summary() []string {
 	if len(h.Drains) == 0 {
-		return nil
+		return h.outcome()
 	}
 	ended, undrained, unknown, pods := 0, 0, 0, 0
 	first, last := h.Drains[0].begin(), h.Drains[0].begin()
@@ -320,7 +323,7 @@ func (h *History) Summary() []string {
 		sentences = append(sentences, fmt.Sprintf("What blocked longest: %s, for %s (%s).", causes[0].Name(), Duration(causes[0].Blocked),
 			text.Count(causes[0].Pods, "Pod")))
 	}
-	return append(sentences, h.verdict()...)
+	return slices.Concat(sentences, h.verdict(), h.outcome())
 }
 
 // Duration writes a duration for people: "13 min 20 s".

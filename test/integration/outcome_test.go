@@ -26,7 +26,7 @@ func TestDrainOutcome(t *testing.T) {
 		}
 	}
 
-	t.Run("M150, M151, M153, R87: says which evicted Pods are replaced, Pending or gone: policy, NodeMaintenance, metric and events", func(t *testing.T) {
+	t.Run("K61, M150, M151, M153, R87: says which evicted Pods are replaced, Pending or gone: policy, NodeMaintenance, metric and events", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		s.runOn("m1", "web", 3, deployment("web", 3))
@@ -62,6 +62,7 @@ func TestDrainOutcome(t *testing.T) {
 			And(HaveField("Controller", "Pod default/debug"), HaveField("Why", "The Pod has no controller that recreates it")),
 			And(HaveField("Controller", "Deployment default/pinned"), HaveField("Why", ContainSubstring("nodes are available"))),
 		), "web is not read again")
+		s.pluginSaysOutcome(drain)
 		s.Eventually(func(g Gomega) {
 			events := &corev1.EventList{}
 			g.Expect(s.fleet.Client.List(s.Context(), events, client.InNamespace(namespace))).To(Succeed())
@@ -77,6 +78,22 @@ func TestDrainOutcome(t *testing.T) {
 			)))
 		}, soon, pace).Should(Succeed())
 	})
+}
+
+// pluginSaysOutcome checks what status says about a drain, for a user with the roles of the plugin (K61).
+func (s *scene) pluginSaysOutcome(drain v1alpha1.RecentDrain) {
+	s.Helper()
+	reader, _ := s.pluginUser("outcome", "management-reader", "workload-reader")
+	for _, args := range [][]string{{"status"}, {"status", "machine", "m1"}} {
+		output, _, code := s.plugin(reader, args...)
+		s.Expect(code).To(BeZero())
+		s.Expect(output).To(MatchRegexp(`Machine default/m1, ended \S+ ago: 5 evicted: 3 replaced and ready, 1 Pending, 1 not replaced; read \S+ after the drain\n`))
+		for _, application := range drain.Applications {
+			s.Expect(output).To(ContainSubstring(application.Controller + ": 1 evicted: "))
+			s.Expect(output).To(ContainSubstring(". " + application.Why + "\n"))
+		}
+		s.Expect(output).NotTo(MatchRegexp("(?i)No right to .* machinedrainpolicies"))
+	}
 }
 
 // recentDrain returns the drain of a deleted Machine in the status of the policy.

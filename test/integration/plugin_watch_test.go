@@ -89,7 +89,7 @@ func (s *scene) testPluginWatches() {
 		s.expectWritesNothing()
 	})
 
-	t.Run("K25, K26, K65, K66: the recording tells what the audit log tells", func(t *testing.T) {
+	t.Run("K25, K26, K61, K65, K66: the recording tells what the audit log tells", func(t *testing.T) {
 		s.part(t).recordingAgrees(file)
 	})
 
@@ -123,6 +123,8 @@ func (s *scene) recordingAgrees(name string) {
 		s.Expect(pod.Waits).To(ContainElement(HaveField("Object", "PodDisruptionBudget "+namespace+"/web")))
 		s.Expect(pod.Start).To(BeTemporally("<=", eviction.Requested))
 	}
+	s.Eventually(func() []recording.Outcome { return s.recordingIn(name).Outcomes }, soon, pace).Should(ContainElement(And(
+		HaveField("Machine", drain.Machine), HaveField("Read", Not(BeNil())), HaveField("Pods.Evicted", BeEquivalentTo(len(evicted))))))
 	s.Expect(ended).To(ConsistOf(evicted)) // in any order: the garbage collector may delete several Evacuations at once
 	s.Expect(h.Budgets).To(HaveLen(1))
 	s.Expect(h.Effects).To(HaveLen(1))

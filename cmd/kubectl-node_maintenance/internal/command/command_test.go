@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -428,8 +429,8 @@ func forbidding(t *testing.T) (address string, writes *atomic.Int32) {
 	return serving(t, nil)
 }
 
-// serving returns the address of an API server that serves Nodes, Pods, NodeMaintenances and the kinds of Cluster API that are named, and
-// the number of writes, which it accepts. It forbids to read what is not in the answers, which are by path.
+// serving returns the address of an API server that serves Nodes, Pods, NodeMaintenances, MachineDrainPolicies and the kinds of Cluster
+// API that are named, and the number of writes, which it accepts. It forbids to read what is not in the answers, which are by path.
 func serving(t *testing.T, answers map[string]any, ofClusterAPI ...string) (address string, writes *atomic.Int32) {
 	t.Helper()
 	all := map[string]any{
@@ -440,12 +441,14 @@ func serving(t *testing.T, answers map[string]any, ofClusterAPI ...string) (addr
 		},
 	}
 	groups := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}}
-	for group, kinds := range map[schema.GroupVersion][]string{v1alpha1.GroupVersion: {"NodeMaintenance"}, clusterv1.GroupVersion: ofClusterAPI} {
+	ours := []string{"NodeMaintenance", "MachineDrainPolicy"}
+	for group, kinds := range map[schema.GroupVersion][]string{v1alpha1.GroupVersion: ours, clusterv1.GroupVersion: ofClusterAPI} {
 		version := metav1.GroupVersionForDiscovery{GroupVersion: group.String(), Version: group.Version}
 		resources := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList"}, GroupVersion: group.String()}
 		for _, kind := range kinds {
+			plural, _ := meta.UnsafeGuessKindToResource(group.WithKind(kind))
 			resources.APIResources = append(resources.APIResources, metav1.APIResource{
-				Name: strings.ToLower(kind) + "s", Kind: kind, Namespaced: kind != "NodeMaintenance",
+				Name: plural.Resource, Kind: kind, Namespaced: kind != "NodeMaintenance",
 			})
 		}
 		groups.Groups = append(groups.Groups, metav1.APIGroup{Name: group.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version})

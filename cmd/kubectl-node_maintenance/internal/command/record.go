@@ -141,7 +141,7 @@ func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kin
 	clusters := sets.New[types.NamespacedName]()
 	namespaces := map[types.NamespacedName]sets.Set[string]{} // of Pods that were evacuated, by Cluster
 	return func() recording.Observation {
-		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...)}
+		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...), Ended: endedDrains(w.Policies(ctx), kind, name)}
 		owners, existing := sets.New[string](), sets.New[types.NamespacedName]()
 		for _, m := range w.Machines(ctx) {
 			existing.Insert(clusterOf(&m))

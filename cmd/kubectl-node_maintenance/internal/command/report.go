@@ -23,8 +23,8 @@ func newReport(o *options) *cobra.Command {
 		Use:   "report FILE",
 		Short: "Write a report of recorded drains: how long they took, and what they waited for",
 		Long: `Write a report of the drains in a recording of status --watch --record: how long they took, what they waited for, how many replicas of
-each application were ready, the disruptions that PodDisruptionBudgets allowed meanwhile, and what could be changed. The report is one HTML page
-that needs no network, or Markdown for a ticket. No cluster is needed.
+each application were ready, what became of the evicted Pods, the disruptions that PodDisruptionBudgets allowed meanwhile, and what could be
+changed. The report is one HTML page that needs no network, or Markdown for a ticket. No cluster is needed.
 
 The file can also have traces of the manager as OTLP JSON, as the OpenTelemetry Collector and Jaeger write them. They lack the applications, and the
 disruptions that budgets allowed.`,

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pkg/errors"
 	"github.com/spf13/cobra"
@@ -11,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
 // statusOptions are the flags of the command status.
@@ -32,7 +35,8 @@ func newStatus(o *options) *cobra.Command {
 		Use:   "status [cluster|machinedeployment|machine|node NAME]",
 		Short: "Show all drains and what each of them waits for",
 		Long: `Show all drains: Clusters, their MachineDeployments and control planes, the Machines that are being deleted or maintained, their
-NodeMaintenances, and the Pods that block them. With a context of a workload cluster, show its NodeMaintenances. Nothing is written.
+NodeMaintenances, the Pods that block them, and for a day what became of the Pods that drains have evicted. With a context of a workload
+cluster, show its NodeMaintenances. Nothing is written.
 
 With --watch, show them live, with all Pods that are evacuated, and progress since the start of each drain. Without a terminal, --watch
 writes a line for each change. --record also writes the drains to a file, up to 64 MiB, without a terminal as well.`,
@@ -118,13 +122,33 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	if err != nil {
 		return nil, err
 	}
+	ended := endedDrains(c.Current.Policies(ctx, namespace), kind, name)
 	status := managementStatus(c, machines, kind, name, func(clusters []types.NamespacedName) []report.Drains {
 		return inParallel(clusters, func(cluster types.NamespacedName) report.Drains { return s.drainsOfCluster(ctx, c, cluster) })
 	})
+	status.AddEnded(ended)
 	if kind != "" && len(status.Clusters) == 0 {
 		return nil, errors.Errorf("no Machine matches %s %s", kind, name)
 	}
 	return status, nil
+}
+
+// endedDrains returns the drains in the status of policies that the command line selects. They do not name a MachineDeployment.
+func endedDrains(policies []v1alpha1.MachineDrainPolicy, kind, name string) []outcome.Ended {
+	return slices.DeleteFunc(outcome.EndedOf(policies), func(e outcome.Ended) bool {
+		switch kind {
+		case "":
+			return false
+		case "cluster":
+			return e.Cluster != name
+		case "machine":
+			return e.Machine != name
+		case "node":
+			return e.Node != name
+		default:
+			return true
+		}
+	})
 }
 
 // contextOf describes the cluster of the context: its role and its name.

@@ -29,10 +29,10 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	selected := ctrlcache.ByObject{}
+	selected, namespace := ctrlcache.ByObject{}, ""
 	if c.Current.HasMachines {
-		namespace, err := s.machineNamespace()
-		if err != nil {
+		var err error
+		if namespace, err = s.machineNamespace(); err != nil {
 			return err
 		}
 		selected = machineSelection(namespace, kind, name)
@@ -49,7 +49,7 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 		if recorder, err = newRecorder(s.record, contextOf(c), s.clock); err != nil {
 			return err
 		}
-		w.FollowDetails()
+		w.FollowDetails(ctx, namespace)
 		changed = recorder.follow(ctx, w.Changed, recorded(ctx, c, w, kind, name))
 	}
 	err = live.Run(ctx, live.Source{

@@ -61,6 +61,21 @@ func (c *Cluster) Machines(ctx context.Context, namespace string, options ...cli
 	return all, errors.Wrapf(err, "listing the Machines of %s", c.Name)
 }
 
+// Policies returns the MachineDrainPolicies in a namespace, or in all. What cannot be read is a gap, and a management cluster without this
+// provider has none.
+func (c *Cluster) Policies(ctx context.Context, namespace string) []v1alpha1.MachineDrainPolicy {
+	list := &v1alpha1.MachineDrainPolicyList{}
+	var all []v1alpha1.MachineDrainPolicy
+	err := c.listAll(ctx, list, func() { all = append(all, list.Items...) }, client.InNamespace(namespace))
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	if _, err := c.tolerate(err, "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
+		c.gaps.Add(errors.Wrapf(err, "listing the MachineDrainPolicies of %s", c.Name).Error())
+	}
+	return all
+}
+
 // noMachineError means that a Machine does not exist.
 type noMachineError struct{ key types.NamespacedName }
 

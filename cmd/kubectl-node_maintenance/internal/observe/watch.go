@@ -26,6 +26,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=watch,roleName=capnm-plugin-management-reader
+// +kubebuilder:rbac:groups=maintenance.cluster.x-k8s.io,resources=machinedrainpolicies,verbs=watch,roleName=capnm-plugin-management-reader
 // +kubebuilder:rbac:groups="",resources=pods,verbs=watch,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=list;watch,roleName=capnm-plugin-workload-reader
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=watch,roleName=capnm-plugin-workload-reader
@@ -44,6 +45,7 @@ type Watch struct {
 
 	mu        sync.Mutex
 	machines  *followed
+	policies  *followed // nil unless they are followed
 	workloads map[types.NamespacedName]*workload
 	details   map[types.NamespacedName]*details // nil unless they are followed
 	problems  map[subject]problem

@@ -17,6 +17,9 @@ const ticketWaits = 15
 // ticketApplications is the number of applications in a ticket.
 const ticketApplications = 15
 
+// ticketOutcomes is the number of drains in a ticket whose outcome is listed.
+const ticketOutcomes = 15
+
 // WriteMarkdown writes a history as Markdown for a ticket.
 func WriteMarkdown(w io.Writer, h *recording.History) error {
 	v := viewOf(h)
@@ -32,6 +35,7 @@ func WriteMarkdown(w io.Writer, h *recording.History) error {
 		fmt.Fprintf(&b, "- **%s**: %s\n", escape(d.Title), escape(strings.Join(d.Summary, " ")))
 	}
 	v.writeApplications(&b, h)
+	v.writeOutcomes(&b)
 	if len(v.Advice) > 0 {
 		b.WriteString("\n## What could be changed\n\n")
 	}
@@ -79,7 +83,11 @@ func (v *view) writeApplications(b *strings.Builder, h *recording.History) {
 		fmt.Fprintf(b, "- %d less affected applications are not listed.\n", more)
 	}
 	if unaffected > 0 {
-		fmt.Fprintf(b, "- %s had all replicas ready all the time.\n", text.Count(unaffected, "application"))
+		when := "all the time"
+		if h.IsLate() {
+			when = "while they were recorded"
+		}
+		fmt.Fprintf(b, "- %s had all replicas ready %s.\n", text.Count(unaffected, "application"), when)
 	}
 }
 

@@ -52,6 +52,8 @@ type view struct {
 	Ticks         []tick
 	Applications  []application
 	MoreEffects   int // applications that are not shown
+	Outcomes      []outcome
+	MoreOutcomes  int // drains whose outcome is not shown
 	Drains        []drain
 	Hidden        int // Pods that are not in the chart
 	Budgets       []budget
@@ -131,6 +133,7 @@ func viewOf(h *recording.History) *view {
 		v.Legend = append(v.Legend, legend{classOf(i), string(kind)})
 	}
 	v.applications(h, axis)
+	v.outcomes(h)
 	for i := range h.Drains {
 		v.Drains = append(v.Drains, v.drain(&h.Drains[i], axis))
 	}

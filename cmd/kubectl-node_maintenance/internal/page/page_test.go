@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/net/html"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
@@ -46,6 +47,12 @@ func historyOf(text string, pods int) *recording.History {
 		},
 		Required: []recording.Level{{From: begin, To: second(3600), Value: 3}},
 		Hurt:     []recording.Span{{From: second(10), To: second(20)}},
+	}}
+	h.Outcomes = []recording.Outcome{{
+		Cluster: text, Machine: text, Node: text, Ended: begin.Add(-time.Minute), Read: &h.End, Pods: v1alpha1.EvictedPods{Evicted: 3, Ready: 1, Pending: 2},
+		Message: text, More: 1, Controllers: []recording.OutcomeOfController{
+			{Controller: text, Pods: v1alpha1.EvictedPods{Evicted: 2, Pending: 2}, Why: text},
+		},
 	}}
 	return h
 }
@@ -165,6 +172,22 @@ func TestWriteHTML(t *testing.T) {
 		g.Expect(page).To(ContainSubstring("11 less affected applications are not shown here."))
 	})
 
+	t.Run("K61: the page says what became of the evicted Pods", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 1)
+		for range 100 {
+			h.Outcomes = append(h.Outcomes, recording.Outcome{Maintenance: "m"})
+		}
+		page := written(t, h)
+		for _, text := range []string{
+			"<strong>Machine web, Node web</strong>: 3 evicted: 1 replaced and ready, 2 Pending; read 1 h 1 min after the end of the drain; web; " +
+				"the drain had ended before the recording began<ul>",
+			"<li><strong>web</strong>: 2 evicted: 2 Pending. web</li>", "<li>Controllers that are not listed: 1</li>",
+			"<strong>NodeMaintenance m</strong>: 0 evicted; not read yet", "More drains that are not listed: 1.",
+		} {
+			g.Expect(page).To(ContainSubstring(text))
+		}
+	})
+
 	t.Run("K26: a recording without drains has a page", func(t *testing.T) {
 		NewWithT(t).Expect(written(t, &recording.History{Start: begin, End: begin})).To(ContainSubstring("The recording has no drains."))
 	})
@@ -199,6 +222,27 @@ func TestWriteMarkdown(t *testing.T) {
 - **Deployment shop/13**: 1 of 2 ready at least, no budget
 - 6 less affected applications are not listed.
 - 1 application had all replicas ready all the time.
+`))
+	})
+
+	t.Run("K61, K67: the ticket says what became of the evicted Pods, and nothing about the time before the recording", func(t *testing.T) {
+		var out bytes.Buffer
+		g := NewWithT(t)
+		h, err := recording.Read(strings.NewReader(`{"time":"2026-03-01T12:00:00Z","start":{"version":1}}
+{"time":"2026-03-01T12:00:00Z","nodeMaintenance":{"name":"m","stage":"Drain","nodes":["n"],"podsEvacuatedBefore":2}}
+{"time":"2026-03-01T12:00:01Z","application":{"kind":"Deployment","name":"n/a","readyReplicas":2,"replicas":2}}
+{"time":"2026-03-01T12:00:02Z","outcome":{"nodeMaintenance":"m","ended":"2026-03-01T12:00:02Z","read":"2026-03-01T12:00:02Z",` +
+			`"pods":{"evicted":2,"pending":1,"ready":1},"controllers":[{"controller":"Deployment n/b","pods":{"evicted":1,"pending":1},"why":"<b>"}]}}
+{"time":"2026-03-01T12:00:02Z","end":"Stopped"}`))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(WriteMarkdown(&out, h)).To(Succeed())
+		g.Expect(out.String()).To(ContainSubstring(`
+- 1 application had all replicas ready while they were recorded.
+
+## What became of the evicted Pods
+
+- **NodeMaintenance m**: 2 evicted: 1 replaced and ready, 1 Pending; read 0 s after the end of the drain
+  - **Deployment n/b**: 1 evicted: 1 Pending. &#60;b&#62;
 `))
 	})
 
@@ -250,6 +294,7 @@ func FuzzRead(f *testing.F) {
 {"time":"2026-03-01T12:00:01Z","application":{"cluster":"c","kind":"Deployment","name":"n/a","readyReplicas":-1,"replicas":2147483647,"budget":"n/b"}}
 {"time":"2026-03-01T12:00:01Z","application":{"cluster":"c","kind":"Deployment","name":"n/a","readyReplicas":5,"replicas":-2,"unread":true}}
 {"time":"2026-03-01T12:00:02Z","pod":{"cluster":"c","name":"n/p","uid":"u","gone":true}}
+{"time":"2026-03-01T12:00:02Z","outcome":{"machine":"n/m","ended":"2026-03-01T12:00:02Z","controllers":[{"controller":"c","pods":{"evicted":-1}}]}}
 {"time":"2026-03-01T12:00:02Z","end":"Stopped"}`))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		h, err := recording.Read(bytes.NewReader(file))

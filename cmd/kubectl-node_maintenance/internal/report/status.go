@@ -33,6 +33,8 @@ type ClusterStatus struct {
 	Name     string        `json:"name"`
 	Machines int           `json:"machines"`
 	Groups   []GroupStatus `json:"groups,omitempty"`
+	// Ended are drains of deleted Machines that have ended, starting with the last one.
+	Ended []EndedDrain `json:"endedDrains,omitempty"`
 }
 
 // GroupStatus is a MachineDeployment, a MachinePool, a control plane, or Machines without any of these.
@@ -68,6 +70,8 @@ type MaintenanceStatus struct {
 	Evacuated    int32        `json:"podsEvacuated"`
 	Blocking     string       `json:"blocking,omitempty"`
 	Blocked      []BlockedPod `json:"blocked,omitempty"`
+	// Outcome is what became of the evicted Pods, once the Nodes are drained.
+	Outcome *v1alpha1.DrainOutcome `json:"outcome,omitempty"`
 	// Pods are all Pods that have an Evacuation or are blocked, if the Evacuations were read.
 	Pods []BlockedPod `json:"pods,omitempty"`
 }
@@ -185,7 +189,7 @@ func (d indexed) statusOf(m *v1alpha1.NodeMaintenance) MaintenanceStatus {
 	status := MaintenanceStatus{
 		Name: m.Name, Stage: string(m.Spec.Stage), Since: stageSince(m), Nodes: counted(summary.Nodes), DrainedNodes: counted(summary.DrainedNodes),
 		Pending: counted(summary.PodsPending), Evacuating: counted(summary.PodsEvacuating), Skipped: counted(summary.PodsSkipped),
-		Evacuated: counted(summary.PodsEvacuated), Blocking: summary.Blocking,
+		Evacuated: counted(summary.PodsEvacuated), Blocking: summary.Blocking, Outcome: m.Status.Outcome,
 	}
 	for i := range m.Status.NodeStatuses {
 		status.Blocked = append(status.Blocked, blockedOn(&m.Status.NodeStatuses[i])...)
@@ -290,6 +294,7 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 			}
 		}
 	}
+	t.ended(c.Ended, now)
 }
 
 func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
@@ -299,6 +304,10 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 	if m.Blocking != "" && len(m.Blocked) == 0 {
 		fmt.Fprint(t, indent)
 		t.line("  %s", m.Blocking)
+	}
+	if m.Outcome != nil {
+		fmt.Fprint(t, indent+"  After the drain: ")
+		t.outcome(indent+"    ", m.Outcome)
 	}
 	if t.wide {
 		for _, pod := range m.Pods {

@@ -36,6 +36,11 @@ type text struct {
 }
 
 func (t text) line(format string, args ...any) {
+	t.part(format+"\n", args...)
+}
+
+// part writes a part of a line, see line.
+func (t text) part(format string, args ...any) {
 	clean := make([]any, len(args))
 	for i, arg := range args {
 		if s, ok := arg.(string); ok {
@@ -43,7 +48,7 @@ func (t text) line(format string, args ...any) {
 		}
 		clean[i] = arg
 	}
-	fmt.Fprintf(t, format+"\n", clean...)
+	fmt.Fprintf(t, format, clean...)
 }
 
 // WritePlan writes a plan for people, with more columns if it is wide.

@@ -1,0 +1,62 @@
+package command
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+)
+
+// TestEndedDrains has a management cluster whose only Machine was drained and deleted.
+func TestEndedDrains(t *testing.T) {
+	group, machines := v1alpha1.GroupVersion.String(), "/apis/"+clusterv1.GroupVersion.String()+"/namespaces/default/machines"
+	policies := "/apis/" + group + "/namespaces/default/machinedrainpolicies"
+	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
+	policy.Status.RecentDrains = []v1alpha1.RecentDrain{{Machine: "w1", MachineUID: "uid", Cluster: "prod", Node: "n1", DrainOutcome: v1alpha1.DrainOutcome{
+		EndTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)), Pods: v1alpha1.EvictedPods{Evicted: 1, NotReplaced: 1},
+	}}}
+	answers := map[string]any{
+		machines: clusterv1.MachineList{TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineList"}},
+		policies: v1alpha1.MachineDrainPolicyList{
+			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "MachineDrainPolicyList"}, Items: []v1alpha1.MachineDrainPolicy{policy},
+		},
+	}
+	status := func(t *testing.T, args ...string) (stdout, stderr string, code int) {
+		t.Helper()
+		address, _ := serving(t, answers, "Machine", "Cluster")
+		return run(append([]string{"status", "--server", address, "--kubeconfig", os.DevNull}, args...)...)
+	}
+	for _, args := range [][]string{nil, {"cluster", "prod"}, {"machine", "w1"}, {"node", "n1"}} {
+		t.Run("K61: status says what became of the evicted Pods of a Machine that is deleted", func(t *testing.T) {
+			g := NewWithT(t)
+			stdout, stderr, code := status(t, args...)
+			g.Expect(code).To(BeZero(), stderr)
+			g.Expect(stdout).To(ContainSubstring("Machine default/w1, ended 5m ago: 1 evicted: 1 not replaced; not read yet\n"))
+		})
+	}
+	for _, args := range [][]string{{"cluster", "other"}, {"machine", "w2"}, {"node", "n2"}, {"machinedeployment", "w1"}} {
+		t.Run("K61: status of another "+args[0]+" says nothing about it", func(t *testing.T) {
+			g := NewWithT(t)
+			_, stderr, code := status(t, args...)
+			g.Expect(code).To(Equal(3))
+			g.Expect(stderr).To(ContainSubstring("no Machine matches"))
+		})
+	}
+	for name, answer := range map[string]metav1.Status{
+		"that the user may not list":    {Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden},
+		"that the server fails to list": {Status: metav1.StatusFailure, Code: 500, Reason: metav1.StatusReasonInternalError},
+	} {
+		t.Run("K61: policies "+name+" are a gap", func(t *testing.T) {
+			g := NewWithT(t)
+			answers[policies] = answer
+			stdout, stderr, code := status(t)
+			g.Expect(code).To(BeZero(), stderr)
+			g.Expect(stdout).To(MatchRegexp("NOT READ\n.*(machinedrainpolicies|MachineDrainPolicies)"))
+		})
+	}
+}
