@@ -291,7 +291,7 @@ func (r *run) nothingLeft(ctx context.Context) error {
 // stored returns the objects of the workload cluster.
 func (w *world) stored(ctx context.Context) ([]Version, error) {
 	if w.simulated != nil {
-		return w.simulated.workload.stored(), nil
+		return w.remote.stored(), nil
 	}
 	revision, err := w.workload.StoredRevision(ctx)
 	if err != nil {
@@ -321,10 +321,10 @@ func (r *run) clear(ctx context.Context) error {
 	if err := r.setAnnotation(ctx, "null"); err != nil {
 		return err
 	}
-	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDrainRule{}, client.InNamespace(r.home())); err != nil {
 		return errors.Wrap(err, "deleting the rules")
 	}
-	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDeployment{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+	if err := r.fleet.Client.DeleteAllOf(ctx, &clusterv1.MachineDeployment{}, client.InNamespace(r.home())); err != nil {
 		return errors.Wrap(err, "deleting the MachineDeployment")
 	}
 	return eventually(ctx, 2*time.Minute, "the load and the MachineDeployment are deleted", func(ctx context.Context) error {

@@ -311,7 +311,7 @@ func pauseCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 
 // setPaused pauses or resumes the Cluster, unless it was deleted or moved.
 func (r *run) setPaused(ctx context.Context, paused bool) error {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: clusterName}}
 	err := patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"spec":{"paused":%t}}`, paused))
 	return client.IgnoreNotFound(errors.Cause(err))
 }
@@ -321,7 +321,7 @@ const clusterDeleted = "cluster-deleted"
 
 // deleteCluster deletes the Cluster, and so all Machines, none of which is drained from then on. The fleet ends with the run.
 func deleteCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: clusterName}}
 	if err := r.setAnnotation(ctx, "null"); err != nil {
 		return nil, err
 	}

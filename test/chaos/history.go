@@ -19,6 +19,8 @@ import (
 type History struct {
 	// Workload and Management are what the two API servers and their etcds have recorded.
 	Workload, Management Side
+	// Namespace is that of the Cluster and its Machines.
+	Namespace string
 	// Managers are the times at which a process of our manager was started.
 	Managers []time.Time
 	// Replicas is the number of managers, of which one is the leader.

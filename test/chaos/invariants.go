@@ -389,7 +389,7 @@ func coreDoesNotEvict(h *History) []string {
 		begin, end := h.Management.Clock.Before(event.Requested.Add(-obsolete)), h.Management.Clock.After(event.Answered)
 		allowed := slices.ContainsFunc(slices.Collect(maps.Values(lives)), func(other *podLife) bool {
 			node, _ := other.boundSince()
-			unhooked := h.Unhooked[node] || slices.ContainsFunc(machines[metav1.NamespaceDefault+"/"+node].during(begin, end), isMovedAway)
+			unhooked := h.Unhooked[node] || slices.ContainsFunc(machines[h.Namespace+"/"+node].during(begin, end), isMovedAway)
 			return other.name == pod.name && unhooked && other.goneSince() > since
 		})
 		if !allowed {

@@ -351,6 +351,12 @@ func TestOnlySomeParts(t *testing.T) {
 	g.Expect(s.Only([]int{0, 1, 2, 3, 4, 5})).To(Equal(s))
 	g.Expect(s.Only([]int{1, 3, 4})).To(Equal(Schedule{Faults: s.Faults[1:], Drains: s.Drains[1:], Apps: s.Apps[:1]}))
 	g.Expect(s.Only(nil)).To(Equal(Schedule{Drains: s.Drains[:1]}), "a run needs a deletion")
+	two := s
+	two.Other = &Schedule{Drains: []Drain{{Machine: "m"}}, Apps: []App{{Name: "cache"}}}
+	g.Expect(two.Parts()).To(Equal(8))
+	g.Expect(two.Only([]int{0, 1, 2, 3, 4, 5, 6, 7})).To(Equal(two))
+	g.Expect(two.Only([]int{1, 2, 7}).Other).To(Equal(two.Other))
+	g.Expect(two.Only([]int{1, 2}).Other).To(BeNil(), "the second Cluster exists if it has any part")
 	needed := Shrink([]int{0, 1, 2, 3, 4, 5}, 20, func(parts []int) bool { return slices.Contains(parts, 1) && slices.Contains(parts, 4) })
 	g.Expect(needed).To(Equal([]int{1, 4}))
 }
@@ -387,6 +393,19 @@ func TestScheduleFollowsFromItsSeed(t *testing.T) {
 			g.Expect(step.At + step.For).To(BeNumerically("<=", s.window()))
 		}
 	}
+}
+
+func TestSideOfOneNamespace(t *testing.T) {
+	g := NewWithT(t)
+	side := Side{
+		Audit:    controlplane.Events{{Namespace: "default", Name: "a"}, {Namespace: "other", Name: "b"}, {Name: "c"}},
+		Versions: []Version{{Key: machineKeys + "default/m"}, {Key: machineKeys + "other/m"}, {Key: ruleKeys + "other/r"}, {Key: nodeKeys + "n"}},
+	}
+	own := side.of("default")
+	g.Expect(own.Audit).To(Equal(controlplane.Events{{Namespace: "default", Name: "a"}, {Name: "c"}}))
+	g.Expect(own.Versions).To(Equal([]Version{{Key: machineKeys + "default/m"}, {Key: nodeKeys + "n"}}))
+	g.Expect(side.of("other").Versions).To(HaveLen(3))
+	g.Expect(side.Versions[1].Key).To(Equal(machineKeys+"other/m"), "the record itself is unchanged")
 }
 
 func TestThen(t *testing.T) {

@@ -32,19 +32,19 @@ func pausesRespected(h *History) []string {
 			return metav1.HasAnnotation(m.ObjectMeta, clusterv1.PausedAnnotation)
 		})
 		changes := h.changes(&h.Management).Resource("machines", "", "status").Where(func(e controlplane.Event) bool { return e.Namespace+"/"+e.Name == name })
-		found = append(found, h.requestedIn(paused, slices.Concat(changes, removalsFrom(removals, name)), "Machine "+name+" had been paused")...)
+		found = append(found, h.requestedIn(paused, slices.Concat(changes, h.removalsFrom(removals, name)), "Machine "+name+" had been paused")...)
 	}
 	return found
 }
 
 // removalsFrom returns the requests to remove Pods from the Node of a Machine, which has the same name.
-func removalsFrom(removals []removal, machine string) controlplane.Events {
+func (h *History) removalsFrom(removals []removal, machine string) controlplane.Events {
 	var requests controlplane.Events
 	for _, r := range removals {
 		if r.pod == nil {
 			continue
 		}
-		if node, _ := r.pod.boundSince(); metav1.NamespaceDefault+"/"+node == machine {
+		if node, _ := r.pod.boundSince(); h.Namespace+"/"+node == machine {
 			requests = append(requests, r.Event)
 		}
 	}
@@ -58,9 +58,9 @@ func hooksRespected(h *History) []string {
 	removals, releases := h.removals(), h.releases()
 	for name, machine := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
 		held := periodsOf(h.Management.Clock, machine, isHeldByHooks)
-		requests := removalsFrom(removals, name)
+		requests := h.removalsFrom(removals, name)
 		for _, r := range releases {
-			if metav1.NamespaceDefault+"/"+r.machine == name {
+			if h.Namespace+"/"+r.machine == name {
 				requests = append(requests, controlplane.Event{Verb: "release", Resource: "machines", Name: r.machine, Requested: r.requested})
 			}
 		}

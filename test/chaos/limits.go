@@ -108,7 +108,7 @@ func (h *History) releases() []release {
 // count: a wrong record must not excuse a release.
 type limits struct {
 	*History
-	machines     map[string]timeline[*clusterv1.Machine] // of namespace default
+	machines     map[string]timeline[*clusterv1.Machine] // of the namespace
 	nodes        map[string]timeline[*corev1.Node]
 	maintenances map[string][]timeline[*v1alpha1.NodeMaintenance] // by the Machine
 	// spans has the spans of each Machine, in their order.
@@ -156,13 +156,13 @@ func (h *History) newLimits() *limits {
 		started: map[string]time.Time{}, recorded: map[string]bool{},
 	}
 	for key, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
-		l.machines[strings.TrimPrefix(key, metav1.NamespaceDefault+"/")] = versions
+		l.machines[strings.TrimPrefix(key, h.Namespace+"/")] = versions
 	}
 	for _, versions := range timelines[*v1alpha1.NodeMaintenance](&h.Workload, maintenanceKeys) {
 		owners := map[string]bool{}
 		for _, version := range versions {
 			if version.exists {
-				owners[strings.TrimPrefix(version.object.Annotations[v1alpha1.OwnerMachineAnnotation], metav1.NamespaceDefault+"/")] = true
+				owners[strings.TrimPrefix(version.object.Annotations[v1alpha1.OwnerMachineAnnotation], h.Namespace+"/")] = true
 			}
 		}
 		for machine := range owners {

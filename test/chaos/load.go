@@ -176,7 +176,7 @@ func (a App) budgets(meta metav1.ObjectMeta, selector *metav1.LabelSelector) []c
 	return budgets
 }
 
-// Rule returns the MachineDrainRule of the workload, or nil. The prefix makes its name unique to the run.
+// Rule returns the MachineDrainRule of the workload without a namespace, or nil. The prefix makes its name unique to the run.
 func (a App) Rule(prefix string) *clusterv1.MachineDrainRule {
 	drain := clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: a.Order}
 	switch a.Protection {
@@ -191,7 +191,7 @@ func (a App) Rule(prefix string) *clusterv1.MachineDrainRule {
 	}
 	return &clusterv1.MachineDrainRule{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: prefix + "-" + a.Name,
+			Name:   prefix + "-" + a.Name,
 			Labels: map[string]string{"clusterctl.cluster.x-k8s.io/move": ""}, // else clusterctl move leaves it behind
 		},
 		Spec: clusterv1.MachineDrainRuleSpec{Drain: drain, Pods: []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: a.labels()}}}},

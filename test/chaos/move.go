@@ -8,7 +8,6 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,7 +42,7 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 		if err := r.noneUnmovable(ctx); err != nil {
 			return err
 		}
-		return r.fleet.MoveTo(ctx, r.next.fleet, metav1.NamespaceDefault)
+		return r.fleet.MoveTo(ctx, r.next.fleet, r.home())
 	})
 	if err != nil {
 		return err
@@ -63,7 +62,7 @@ func (r *run) move(ctx context.Context, record *Recording) error {
 // deleted during the move, and cannot repeat the move before the Machine is gone: it cannot update its copy to one that is being deleted.
 func (r *run) noneUnmovable(ctx context.Context) error {
 	machines := &clusterv1.MachineList{}
-	if err := r.fleet.Client.List(ctx, machines, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+	if err := r.fleet.Client.List(ctx, machines, client.InNamespace(r.home())); err != nil {
 		return errors.Wrap(err, "listing Machines")
 	}
 	for i := range machines.Items {
@@ -86,7 +85,7 @@ func (r *run) noneUnmovable(ctx context.Context) error {
 func (r *run) deleteMoved(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		machine := &clusterv1.Machine{}
-		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, machine); err != nil {
+		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: r.home(), Name: name}, machine); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 		err := r.workload.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})

@@ -91,7 +91,7 @@ func (s *recordedSide) tick(ctx context.Context) {
 
 // Stop returns what the clusters have recorded, as the history of one manager without faults.
 func (r *Recording) Stop(ctx context.Context) (*History, error) {
-	h := &History{Replicas: 1}
+	h := &History{Replicas: 1, Namespace: metav1.NamespaceDefault}
 	var err error
 	if h.Workload, err = r.workload.stop(ctx); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ type recorder interface {
 // record records both clusters from now on.
 func (w *world) record(ctx context.Context) (recorder, error) {
 	if w.simulated != nil {
-		return w.simulated.record(), nil
+		return simulatedRecording{w}, nil
 	}
 	return Record(ctx, w.fleet, w.workload)
 }
@@ -125,8 +125,9 @@ func (r *run) stopRecording(ctx context.Context, record recorder) (*History, err
 	if err != nil {
 		return nil, err
 	}
-	h.Replicas, h.Unhooked, h.ClockOff, h.ClusterDeleted = len(r.allManagers()), maps.Clone(r.unhooked), r.clockOff, r.clusterDeleted
-	h.Faults = slices.Clone(r.faults)
+	h.Namespace, h.Replicas = r.home(), len(r.allManagers())
+	h.Unhooked, h.ClockOff, h.ClusterDeleted = maps.Clone(r.unhooked), r.clockOff, r.clusterDeleted
+	h.Faults = slices.Concat(h.Faults, r.faults)
 	h.DaemonSetPods, h.DeletesOnTimeout = r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete
 	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {
 		h.MaxParallelDrains = limit.IntValue()

@@ -176,7 +176,7 @@ func (w *world) play(ctx context.Context, schedule Schedule, table []fault) (log
 func (r *run) prepare(ctx context.Context) error {
 	policy := &v1alpha1.MachineDrainPolicy{}
 	if err := eventually(ctx, time.Minute, "the policy is set", func(ctx context.Context) error {
-		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: policyName}, policy); err != nil {
+		if err := r.fleet.Client.Get(ctx, client.ObjectKey{Namespace: r.home(), Name: policyName}, policy); err != nil {
 			return errors.Wrap(err, "getting the policy")
 		}
 		policy.Spec = r.schedule.Policy
@@ -207,7 +207,10 @@ func (r *run) prepare(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return r.cordonKeepers(ctx, r.schedule.CordonedBefore, false)
+	if err := r.cordonKeepers(ctx, r.schedule.CordonedBefore, false); err != nil {
+		return err
+	}
+	return r.prepared.await(ctx)
 }
 
 // createMachines creates the Machines that are drained, and returns their names.
@@ -232,7 +235,7 @@ func (r *run) createMachines(ctx context.Context) (names []string, err error) {
 		if drain.Timeout == 0 {
 			continue
 		}
-		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: drain.Machine}}
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: drain.Machine}}
 		if err := patch(ctx, r.fleet.Client, machine, timeouts(drain.Timeout)); err != nil {
 			return nil, err
 		}
@@ -242,7 +245,7 @@ func (r *run) createMachines(ctx context.Context) (names []string, err error) {
 
 // rollOut makes the MachineDeployment replace its Machines.
 func (r *run) rollOut(ctx context.Context) error {
-	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: r.namespace}}
+	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: r.namespace}}
 	err := patch(ctx, r.fleet.Client, deployment, `{"spec":{"template":{"spec":{"bootstrap":{"dataSecretName":"another"}}}}}`)
 	return client.IgnoreNotFound(errors.Cause(err)) // deleted with its Cluster
 }
@@ -274,6 +277,7 @@ func (r *run) createLoad(ctx context.Context, nodes []string) error {
 			}
 		}
 		if rule := app.Rule(r.namespace); rule != nil {
+			rule.Namespace = r.home()
 			if err := r.fleet.Client.Create(ctx, rule); err != nil {
 				return errors.Wrapf(err, "creating MachineDrainRule %s", rule.Name)
 			}
@@ -354,6 +358,9 @@ func (r *run) inject(ctx context.Context, table []fault) error {
 			return err
 		}
 	}
+	if err := r.healed.await(ctx); err != nil {
+		return err
+	}
 	return eventually(ctx, healing, "the managers run", r.startManagers)
 }
 
@@ -388,7 +395,7 @@ func (r *run) patience(limit time.Duration) time.Duration {
 
 func (r *run) deleteMachine(name string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}}
+		machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: name}}
 		return client.IgnoreNotFound(r.fleet.Client.Delete(ctx, machine))
 	}
 }
@@ -420,7 +427,10 @@ func (r *run) hasEnded() bool {
 func (r *run) endFault(name string, began time.Time) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	r.faults = append(r.faults, InjectedFault{Period{began, time.Now()}, name})
+	fault := InjectedFault{Period{began, time.Now()}, name}
+	if r.simulated == nil || !r.simulated.addShared(fault) {
+		r.faults = append(r.faults, fault)
+	}
 }
 
 // fail injects a fault and heals it.

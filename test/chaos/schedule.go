@@ -34,6 +34,8 @@ type Schedule struct {
 	// the deletion of a Machine, so a user repeats it there, nor its nodeRef. Cluster API v1.14.2 ignores the hook of a deleted Machine whose
 	// Node it does not know. The user waits for the nodeRef, but a rollout would not.
 	Move bool
+	// Other is what happens in a second Cluster of a simulation, or nil.
+	Other *Schedule
 }
 
 // Drain is the deletion of a Machine.
@@ -157,14 +159,26 @@ func (s Schedule) Keep(names ...string) Schedule {
 }
 
 // Parts returns how many faults, deletions and workloads the schedule has: what Only can leave out.
-func (s Schedule) Parts() int { return len(s.Faults) + len(s.Drains) + len(s.Apps) }
+func (s Schedule) Parts() int {
+	parts := len(s.Faults) + len(s.Drains) + len(s.Apps)
+	if s.Other != nil {
+		parts += s.Other.Parts()
+	}
+	return parts
+}
 
 // Only returns the schedule with some of its parts, by their index: the faults, then the deletions, of which one must stay, then the
-// workloads.
+// workloads, then the parts of the second Cluster, which exists if it has any.
 func (s Schedule) Only(parts []int) Schedule {
 	only := s
-	only.Faults, only.Drains, only.Apps = nil, nil, nil
+	only.Faults, only.Drains, only.Apps, only.Other = nil, nil, nil, nil
+	own := len(s.Faults) + len(s.Drains) + len(s.Apps)
+	var others []int
 	for _, i := range parts {
+		if i >= own {
+			others = append(others, i-own)
+			continue
+		}
 		switch drain, app := i-len(s.Faults), i-len(s.Faults)-len(s.Drains); {
 		case drain < 0:
 			only.Faults = append(only.Faults, s.Faults[i])
@@ -176,6 +190,10 @@ func (s Schedule) Only(parts []int) Schedule {
 	}
 	if only.Drains == nil {
 		only.Drains = s.Drains[:1]
+	}
+	if others != nil {
+		other := s.Other.Only(others)
+		only.Other = &other
 	}
 	return only
 }
@@ -246,6 +264,9 @@ func (s Schedule) String() string {
 	}
 	if s.Move {
 		b.WriteString("After the faults the Cluster is moved to another management cluster.\n")
+	}
+	if s.Other != nil {
+		b.WriteString("A second Cluster with the same name, in another namespace:\n" + s.Other.String())
 	}
 	return b.String()
 }

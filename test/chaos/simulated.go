@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/clusterapi"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 	"github.com/capnm/cluster-api-node-maintenance/test/simulation/apiserver"
@@ -36,22 +38,20 @@ type StartManager func(ctx context.Context, management *rest.Config) error
 // simulated stands for real control planes: API servers in memory, and models of the other controllers. It runs in a bubble of
 // testing/synctest, so that time passes only while nothing happens.
 type simulated struct {
-	start                StartManager
-	management, workload *simulatedCluster
-	random               *lockedRandom
+	start      StartManager
+	management *simulatedCluster
+	workloads  []*simulatedCluster
+	random     *lockedRandom
 
-	mu        sync.Mutex
-	hosts     map[string]http.RoundTripper
-	processes int
-	current   *simulatedProcess
-	// faults of the network, which outlast processes of the manager.
-	workloadState, managementState state
-	slow                           time.Duration
-	lossy                          float64                  // the share of writes that lose their request or response
-	stale                          map[string]time.Duration // how late watches deliver events, by resource
-	paused                         map[bool]bool            // the models of the management cluster, or else of the workload cluster
-	refuse                         map[bool]func(apiserver.Request) error
-	reconciliations                []Reconciliations
+	// mu protects all that follows, and the faults of the clusters.
+	mu              sync.Mutex
+	hosts           map[string]http.RoundTripper
+	processes       int
+	current         *simulatedProcess
+	lossy           float64                  // the share of writes that lose their request or response
+	stale           map[string]time.Duration // how late watches deliver events, by resource
+	reconciliations []Reconciliations
+	faults          []InjectedFault // those that concern all Clusters
 	// onKill is called after the write that is killAfter writes away, 0: never.
 	killAfter int
 	onKill    func()
@@ -77,7 +77,14 @@ func (r *lockedRandom) between(from, until time.Duration) time.Duration {
 // simulatedCluster is an API server in memory and what it has stored.
 type simulatedCluster struct {
 	*apiserver.Server
+	name  string // of its host
 	admin client.WithWatch
+
+	// Faults, which outlast processes of the manager: of the network between it and the cluster, of the models, and of the API server.
+	state  state
+	slow   time.Duration
+	paused bool
+	refuse func(apiserver.Request) error
 
 	mu       sync.Mutex
 	versions []Version
@@ -86,7 +93,7 @@ type simulatedCluster struct {
 }
 
 func newSimulatedCluster(name string, random *rand.Rand) *simulatedCluster {
-	c := &simulatedCluster{current: map[string]client.Object{}}
+	c := &simulatedCluster{name: name, current: map[string]client.Object{}}
 	c.Server = apiserver.New(apiserver.Options{Name: name, Scheme: clusterapi.Scheme(), Random: random})
 	c.OnChange(c.record)
 	c.admin = c.Client("admin")
@@ -133,115 +140,112 @@ func (c *simulatedCluster) side() Side {
 }
 
 // simulatedRecording records everything from the beginning.
-type simulatedRecording struct{ *simulated }
-
-func (s *simulated) record() recorder { return simulatedRecording{s} }
+type simulatedRecording struct{ *world }
 
 // Stop implements recorder.
 func (r simulatedRecording) Stop(context.Context) (*History, error) {
-	r.mu.Lock()
-	counts := slices.Clone(r.reconciliations)
-	r.mu.Unlock()
-	return &History{Replicas: 1, Workload: r.workload.side(), Management: r.management.side(), Reconciliations: counts}, nil
+	s := r.simulated
+	s.mu.Lock()
+	counts, faults := slices.Clone(s.reconciliations), slices.Clone(s.faults)
+	s.mu.Unlock()
+	return &History{Workload: r.remote.side(), Management: s.management.side().of(r.home()), Reconciliations: counts, Faults: faults}, nil
 }
 
-// newSimulatedWorld starts the simulation of a fleet with one workload cluster.
-func newSimulatedWorld(ctx context.Context, seed uint64, start StartManager) (*world, error) {
+// of returns the record of the Clusters of a namespace.
+func (s Side) of(namespace string) Side {
+	s.Audit = s.Audit.Where(func(e controlplane.Event) bool { return e.Namespace == "" || e.Namespace == namespace })
+	s.Versions = slices.DeleteFunc(slices.Clone(s.Versions), func(v Version) bool {
+		for _, kind := range []string{clusterKeys, machineKeys, ruleKeys} {
+			if rest, is := strings.CutPrefix(v.Key, kind); is {
+				return !strings.HasPrefix(rest, namespace+"/")
+			}
+		}
+		return false
+	})
+	return s
+}
+
+// newSimulated starts the simulation of a management cluster with our manager, and of its workload clusters.
+func newSimulated(ctx context.Context, seed uint64, start StartManager, namespaces ...string) ([]*world, error) {
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }
 	s := &simulated{
-		start: start, random: &lockedRandom{random: random(1)},
-		management: newSimulatedCluster("management", random(2)), workload: newSimulatedCluster("workload", random(3)),
-		hosts: map[string]http.RoundTripper{}, stale: map[string]time.Duration{}, paused: map[bool]bool{}, refuse: map[bool]func(apiserver.Request) error{},
+		start: start, random: &lockedRandom{random: random(1)}, management: newSimulatedCluster("management", random(2)),
+		hosts: map[string]http.RoundTripper{}, stale: map[string]time.Duration{},
 	}
 	http.DefaultTransport = s // the transport of kubeconfigs without TLS
-	for isManagement, each := range map[bool]*simulatedCluster{true: s.management, false: s.workload} {
-		each.SetWatchDelay(s.staleness)
-		each.SetRefusal(s.refusalIn(isManagement))
-	}
-	w := &world{simulated: s, detach: func() {}, cluster: kwok.NewCluster(clusterName).WithExternalControlPlane()}
-	w.workload = &fleet.Workload{Client: s.workload.admin}
-	w.fleet = &fleet.Fleet{Client: s.management.admin, Workloads: map[string]*fleet.Workload{"workload": w.workload}}
 	manager := &managerProcess{name: "manager-0", begin: s.begin, lock: make(lock, 1)}
-	w.managers = []*managerProcess{manager}
-	if err := s.install(ctx); err != nil {
+	var worlds []*world
+	for i, namespace := range namespaces {
+		remote := newSimulatedCluster(fmt.Sprintf("workload-%d", i), random(uint64(10*i+3)))
+		s.workloads = append(s.workloads, remote)
+		w := &world{
+			simulated: s, remote: remote, detach: func() {}, workload: &fleet.Workload{Client: remote.admin},
+			cluster: kwok.NewCluster(clusterName).InNamespace(namespace).WithExternalControlPlane(),
+		}
+		w.fleet = &fleet.Fleet{
+			Client:    namespaceClient{client.NewNamespacedClient(s.management.admin, namespace), s.management.admin},
+			Workloads: map[string]*fleet.Workload{"workload": w.workload},
+		}
+		w.managers = []*managerProcess{manager}
+		worlds = append(worlds, w)
+	}
+	for _, each := range s.clusters() {
+		each.SetWatchDelay(s.staleness)
+		each.SetRefusal(s.refusalOf(each))
+	}
+	if err := s.install(ctx, namespaces); err != nil {
 		return nil, err
 	}
-	s.startModels(ctx, random)
+	s.startModels(ctx, random, worlds)
 	go s.countReconciliations(ctx)
-	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: policyName}}
-	if err := kwok.Create(ctx, w.fleet.Client, []client.Object{policy}, w.cluster.Objects()); err != nil {
-		return nil, err
+	for _, w := range worlds {
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.home(), Name: policyName}}
+		if err := kwok.Create(ctx, w.fleet.Client, []client.Object{policy}, w.cluster.Objects()); err != nil {
+			return nil, err
+		}
 	}
 	if err := manager.start(ctx); err != nil {
 		return nil, err
 	}
-	return w, w.addMachines(ctx, keepers...)
-}
-
-// Outcome is what a simulated run has done.
-type Outcome struct {
-	Schedule Schedule
-	// Log is what happened, a line for each thing.
-	Log        []string
-	Violations []string
-	// Requests are those that the API servers have carried out, with their virtual times: a line for each.
-	Requests []string
-}
-
-// Simulate plays the schedule of a seed in a simulation, with the manager that start runs. It is called in a bubble of testing/synctest.
-// With parts, the schedule has only these, see Schedule.Only. An error means that the run could not be carried out.
-func Simulate(ctx context.Context, seed uint64, parts []int, start StartManager) (Outcome, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	schedule := newSimulatedSchedule(seed)
-	if parts != nil {
-		schedule = schedule.Only(parts)
+	for _, w := range worlds {
+		if err := w.addMachines(ctx, keepers...); err != nil {
+			return nil, err
+		}
 	}
-	w, err := newSimulatedWorld(ctx, seed, start)
-	if err != nil {
-		return Outcome{Schedule: schedule}, errors.Wrap(err, "starting the simulation")
-	}
-	log, violations, err := w.play(ctx, schedule, simulatedFaults())
-	w.managers[0].kill()
-	return Outcome{schedule, log, violations, w.simulated.requests()}, err
+	return worlds, nil
 }
 
-// requests returns what both API servers have carried out over HTTP.
+// namespaceClient is a client of the objects of a namespace. It watches those of all namespaces.
+type namespaceClient struct {
+	client.Client
+	all client.WithWatch
+}
+
+// Watch implements client.WithWatch.
+func (c namespaceClient) Watch(ctx context.Context, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+	return c.all.Watch(ctx, list, options...)
+}
+
+// clusters returns all clusters.
+func (s *simulated) clusters() []*simulatedCluster {
+	return append([]*simulatedCluster{s.management}, s.workloads...)
+}
+
+// requests returns what the API servers have carried out over HTTP.
 func (s *simulated) requests() []string {
 	var lines []string
-	for _, cluster := range []*simulatedCluster{s.management, s.workload} {
+	for _, cluster := range s.clusters() {
 		for _, e := range cluster.Audit() {
-			lines = append(lines, fmt.Sprintf("%s %s %s %d %x", e.Requested.UTC().Format("15:04:05.000000000"), e.Verb, e.URI, e.Code, sha256.Sum256(e.RequestObject)))
+			lines = append(lines, fmt.Sprintf("%s %s %s %s %d %x", e.Requested.UTC().Format("15:04:05.000000000"), cluster.name, e.Verb, e.URI, e.Code,
+				sha256.Sum256(e.RequestObject)))
 		}
 	}
 	slices.Sort(lines) // by time
 	return lines
 }
 
-// newSimulatedSchedule generates the schedule of a seed. Since time costs nothing, half of them take three or ten times as long.
-func newSimulatedSchedule(seed uint64) Schedule {
-	s := NewSchedule(seed, simulatedFaults())
-	s.Move = false
-	factor := []int32{1, 1, 3, 10}[rand.New(rand.NewPCG(seed, 8)).IntN(4)]
-	stretch := func(d *time.Duration) { *d = time.Duration(factor) * *d }
-	stretch(&s.UserDrain)
-	for i := range s.Drains {
-		stretch(&s.Drains[i].At)
-		s.Drains[i].Timeout *= factor
-	}
-	for i := range s.Faults {
-		step := &s.Faults[i]
-		stretch(&step.At)
-		stretch(&step.For)
-		if step.Fault == "manager-frozen" || strings.HasPrefix(step.Fault, "management-") { // the invariants consider requests up to lag after their cause
-			step.For = min(step.For, lag-appearance)
-		}
-	}
-	return s
-}
-
-// install creates what a management cluster has before a Cluster is created.
-func (s *simulated) install(ctx context.Context) error {
+// install creates what the clusters have before a Cluster is created.
+func (s *simulated) install(ctx context.Context, more []string) error {
 	crds, err := installedCRDs()
 	if err != nil {
 		return err
@@ -251,8 +255,8 @@ func (s *simulated) install(ctx context.Context) error {
 			return errors.Wrapf(err, "creating CRD %s", crd.Name)
 		}
 	}
-	for _, cluster := range []*simulatedCluster{s.management, s.workload} {
-		for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem} {
+	for _, cluster := range s.clusters() {
+		for _, name := range append([]string{metav1.NamespaceSystem}, more...) {
 			if err := cluster.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 				return errors.Wrapf(err, "creating Namespace %s", name)
 			}
@@ -313,29 +317,35 @@ func (s *simulated) staleness(r apiserver.Request) time.Duration {
 }
 
 // startModels starts the models of the other controllers.
-func (s *simulated) startModels(ctx context.Context, random func(uint64) *rand.Rand) {
-	models.Start(ctx, s.workload.Server, models.Workload(models.WorkloadOptions{Random: random(4)}),
-		models.Options{Random: random(5), Paused: s.isPaused(false)})
-	core := s.workload.Client(fleet.CoreAgent)
+func (s *simulated) startModels(ctx context.Context, random func(uint64) *rand.Rand, worlds []*world) {
+	cores, servers := map[client.ObjectKey]client.Client{}, map[client.ObjectKey]string{}
+	for i, w := range worlds {
+		stream := uint64(10*i + 4)
+		models.Start(ctx, w.remote.Server, models.Workload(models.WorkloadOptions{Random: random(stream)}),
+			models.Options{Random: random(stream + 1), Paused: s.isPaused(w.remote)})
+		cores[w.cluster.Key()], servers[w.cluster.Key()] = w.remote.Client(fleet.CoreAgent), w.remote.url()
+	}
 	models.Start(ctx, s.management.Server, models.Management(models.ManagementOptions{
-		Random: random(6), Workload: func(client.ObjectKey) client.Client { return core }, Server: func(client.ObjectKey) string { return workloadServer },
-	}), models.Options{Random: random(7), Paused: s.isPaused(true)})
+		Random:   random(6),
+		Workload: func(cluster client.ObjectKey) client.Client { return cores[cluster] },
+		Server:   func(cluster client.ObjectKey) string { return servers[cluster] },
+	}), models.Options{Random: random(7), Paused: s.isPaused(s.management)})
 }
 
 // isPaused returns whether a fault has stopped the models of a cluster.
-func (s *simulated) isPaused(management bool) func(string) bool {
+func (s *simulated) isPaused(c *simulatedCluster) func(string) bool {
 	return func(string) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.paused[management]
+		return c.paused
 	}
 }
 
-// refusalIn returns which requests to a cluster are refused, and with which error.
-func (s *simulated) refusalIn(management bool) func(apiserver.Request) error {
+// refusalOf returns which requests to a cluster are refused, and with which error.
+func (s *simulated) refusalOf(c *simulatedCluster) func(apiserver.Request) error {
 	return func(r apiserver.Request) error {
 		s.mu.Lock()
-		refuse := s.refuse[management]
+		refuse := c.refuse
 		s.mu.Unlock()
 		if refuse == nil {
 			return nil
@@ -345,8 +355,8 @@ func (s *simulated) refusalIn(management bool) func(apiserver.Request) error {
 }
 
 // setRefusal sets which requests to a cluster are refused, and with which error.
-func (s *simulated) setRefusal(management bool, refuse func(apiserver.Request) error) {
+func (s *simulated) setRefusal(c *simulatedCluster, refuse func(apiserver.Request) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refuse[management] = refuse
+	c.refuse = refuse
 }

@@ -64,42 +64,46 @@ func simulatedFaults() []fault {
 // onNetwork changes the network between our manager and the workload cluster.
 func onNetwork(to state) func(context.Context, *run, uint64) (heal, error) {
 	return func(_ context.Context, r *run, _ uint64) (heal, error) {
-		r.simulated.setState(false, to)
-		return func(context.Context) error { r.simulated.setState(false, open); return nil }, nil
+		r.simulated.setState(r.remote, to)
+		return func(context.Context) error { r.simulated.setState(r.remote, open); return nil }, nil
 	}
 }
 
 // onServers makes an API server unreachable for our manager and for all other controllers.
 func onServers(management bool, to state) func(context.Context, *run, uint64) (heal, error) {
 	return func(_ context.Context, r *run, _ uint64) (heal, error) {
-		r.simulated.setState(management, to)
-		r.simulated.setPaused(management, true)
+		cluster := r.remote
+		if management {
+			cluster = r.simulated.management
+		}
+		r.simulated.setState(cluster, to)
+		r.simulated.setPaused(cluster, true)
 		return func(context.Context) error {
-			r.simulated.setPaused(management, false)
-			r.simulated.setState(management, open)
+			r.simulated.setPaused(cluster, false)
+			r.simulated.setState(cluster, open)
 			return nil
 		}, nil
 	}
 }
 
-// isolateManager cuts the manager off from both clusters. In contrast to a process that is stopped, it continues to decide.
+// isolateManager cuts the manager off from all clusters. In contrast to a process that is stopped, it continues to decide.
 func isolateManager(_ context.Context, r *run, _ uint64) (heal, error) {
-	r.simulated.setState(true, silent)
-	r.simulated.setState(false, silent)
-	return func(context.Context) error {
-		r.simulated.setState(true, open)
-		r.simulated.setState(false, open)
-		return nil
-	}, nil
+	set := func(to state) {
+		for _, cluster := range r.simulated.clusters() {
+			r.simulated.setState(cluster, to)
+		}
+	}
+	set(silent)
+	return func(context.Context) error { set(open); return nil }, nil
 }
 
 func pauseModels(_ context.Context, r *run, _ uint64) (heal, error) {
-	r.simulated.setPaused(false, true)
-	return func(context.Context) error { r.simulated.setPaused(false, false); return nil }, nil
+	r.simulated.setPaused(r.remote, true)
+	return func(context.Context) error { r.simulated.setPaused(r.remote, false); return nil }, nil
 }
 
 func resetLinks(_ context.Context, r *run, _ uint64) (heal, error) {
-	r.simulated.onCurrent(func(p *simulatedProcess) { p.workload.Reset() })
+	r.simulated.onCurrent(func(p *simulatedProcess) { p.links[r.remote].Reset() })
 	return nil, nil
 }
 
@@ -107,7 +111,7 @@ func slowLinks(_ context.Context, r *run, pick uint64) (heal, error) {
 	set := func(slow time.Duration) {
 		r.simulated.mu.Lock()
 		defer r.simulated.mu.Unlock()
-		r.simulated.slow = slow
+		r.remote.slow = slow
 	}
 	set(time.Duration(50+pick%400) * time.Millisecond)
 	return func(context.Context) error { set(0); return nil }, nil
@@ -131,11 +135,8 @@ func delayWatch(_ context.Context, r *run, pick uint64) (heal, error) {
 }
 
 func expireWatches(_ context.Context, r *run, pick uint64) (heal, error) {
-	if pick%2 == 0 {
-		r.simulated.management.BreakWatches(true)
-	} else {
-		r.simulated.workload.BreakWatches(true)
-	}
+	clusters := r.simulated.clusters()
+	clusters[pick%uint64(len(clusters))].BreakWatches(true)
 	return nil, nil
 }
 
@@ -198,72 +199,63 @@ func refuseWrites(_ context.Context, r *run, pick uint64) (heal, error) {
 		func(q apiserver.Request) bool { return q.Resource == "pods" && q.Subresource == "eviction" },
 		func(q apiserver.Request) bool { return q.Resource == "nodes" && q.Subresource == "" },
 	}[pick%4]
-	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+	r.simulated.setRefusal(r.remote, func(q apiserver.Request) error {
 		if !slices.Contains([]string{"create", "update", "patch"}, q.Verb) || !refuses(q) {
 			return nil
 		}
 		return apierrors.NewInternalError(errors.New(`failed calling webhook "down.test.capnm.dev": failed to call webhook: ` +
 			`Post "https://127.0.0.1:1/?timeout=10s": dial tcp 127.0.0.1:1: connect: connection refused`))
 	})
-	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+	return func(context.Context) error { r.simulated.setRefusal(r.remote, nil); return nil }, nil
 }
 
 // quotaExceeded refuses to create Evacuations.
 func quotaExceeded(_ context.Context, r *run) (heal, error) {
-	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+	r.simulated.setRefusal(r.remote, func(q apiserver.Request) error {
 		if q.Verb != "create" || q.Resource != "evacuations" {
 			return nil
 		}
 		return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New("exceeded quota"))
 	})
-	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+	return func(context.Context) error { r.simulated.setRefusal(r.remote, nil); return nil }, nil
 }
 
 // failEvictions refuses all evictions with an error that says no reason, whose backoff grows to minutes.
 func failEvictions(_ context.Context, r *run) (heal, error) {
-	r.simulated.setRefusal(false, func(q apiserver.Request) error {
+	r.simulated.setRefusal(r.remote, func(q apiserver.Request) error {
 		if q.Resource != "pods" || q.Subresource != "eviction" {
 			return nil
 		}
 		return apierrors.NewInternalError(errors.New("evictions fail"))
 	})
-	return func(context.Context) error { r.simulated.setRefusal(false, nil); return nil }, nil
+	return func(context.Context) error { r.simulated.setRefusal(r.remote, nil); return nil }, nil
 }
 
 func refuseInfrastructure(_ context.Context, r *run, _ uint64) (heal, error) {
-	r.simulated.setRefusal(true, func(q apiserver.Request) error {
+	r.simulated.setRefusal(r.simulated.management, func(q apiserver.Request) error {
 		if q.Verb != "get" || q.Group != infrav1.GroupVersion.Group {
 			return nil
 		}
 		return apierrors.NewForbidden(schema.GroupResource{Group: q.Group, Resource: q.Resource}, q.Name, errors.New("the role was edited"))
 	})
-	return func(context.Context) error { r.simulated.setRefusal(true, nil); return nil }, nil
+	return func(context.Context) error { r.simulated.setRefusal(r.simulated.management, nil); return nil }, nil
 }
 
 // setState changes the network between our manager and an API server.
-func (s *simulated) setState(management bool, to state) {
+func (s *simulated) setState(c *simulatedCluster, to state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if management {
-		s.managementState = to
-	} else {
-		s.workloadState = to
-	}
-	if s.current == nil {
-		return
-	}
-	if management {
-		s.current.management.set(to)
-	} else {
-		s.current.workload.set(to)
+	c.state = to
+	if s.current != nil {
+		s.current.links[c].set(to)
 	}
 }
 
 // setPaused pauses the models of a cluster.
-func (s *simulated) setPaused(management, paused bool) {
+func (s *simulated) setPaused(c *simulatedCluster, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paused[management] = paused
+	c.paused = paused
 }
 
 func (s *simulated) onCurrent(do func(*simulatedProcess)) {

@@ -24,12 +24,12 @@ import (
 
 // simulatedProcess is a run of our manager in the simulation.
 type simulatedProcess struct {
-	simulated            *simulated
-	terminate            context.CancelFunc
-	management, workload *link
-	started              atomic.Bool
-	done                 chan struct{}
-	failure              error
+	simulated *simulated
+	terminate context.CancelFunc
+	links     map[*simulatedCluster]*link
+	started   atomic.Bool
+	done      chan struct{}
+	failure   error
 }
 
 // begin starts a process of our manager.
@@ -37,18 +37,22 @@ func (s *simulated) begin(ctx context.Context, _ time.Duration) (process, error)
 	s.mu.Lock()
 	s.processes++
 	number := s.processes
-	p := &simulatedProcess{simulated: s, done: make(chan struct{})}
-	p.management, p.workload = s.linkTo(s.management, s.managementState), s.linkTo(s.workload, s.workloadState)
-	p.workload.await = p.awaitStart
-	s.hosts[fmt.Sprintf("management.%d", number)] = &ownKubeconfigs{p.management, fmt.Sprintf("http://workload.%d", number)}
-	s.hosts[fmt.Sprintf("workload.%d", number)] = p.workload
+	p := &simulatedProcess{simulated: s, links: map[*simulatedCluster]*link{}, done: make(chan struct{})}
+	for _, cluster := range s.clusters() {
+		p.links[cluster] = s.linkTo(cluster)
+		s.hosts[cluster.hostFor(number)] = p.links[cluster]
+	}
+	for _, remote := range s.workloads {
+		p.links[remote].await = p.awaitStart
+	}
+	s.hosts[s.management.hostFor(number)] = &ownKubeconfigs{p.links[s.management], s.workloads, number}
 	s.current = p
 	s.mu.Unlock()
 	running, terminate := context.WithCancel(context.WithoutCancel(ctx))
 	p.terminate = terminate
 	go func() {
 		defer close(p.done)
-		p.failure = s.start(running, &rest.Config{Host: fmt.Sprintf("http://management.%d", number), Username: fleet.ManagerUser})
+		p.failure = s.start(running, &rest.Config{Host: "http://" + s.management.hostFor(number), Username: fleet.ManagerUser})
 	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeoutOfProcess, errors.New("the manager has not started in time"))
 	defer cancel()
@@ -71,7 +75,7 @@ func (s *simulated) begin(ctx context.Context, _ time.Duration) (process, error)
 // hasStarted returns whether all controllers of the manager have started. Each holds a mutex while it waits for its informers, and a
 // controller that adds watches of a workload cluster would wait for the mutex: virtual time does not pass meanwhile.
 func (p *simulatedProcess) hasStarted() bool {
-	if !p.started.Load() && p.management.isQuiet(starting) {
+	if !p.started.Load() && p.links[p.simulated.management].isQuiet(starting) {
 		p.started.Store(true)
 	}
 	return p.started.Load()
@@ -94,13 +98,19 @@ func (p *simulatedProcess) awaitStart(ctx context.Context) error {
 	return nil
 }
 
-// linkTo returns a link of a process, with the faults of the network.
-func (s *simulated) linkTo(cluster *simulatedCluster, now state) *link {
+// url is the server in the kubeconfig of a workload cluster.
+func (c *simulatedCluster) url() string { return "http://" + c.name }
+
+// hostFor returns the host name of a cluster for a process.
+func (c *simulatedCluster) hostFor(process int) string { return fmt.Sprintf("%s.%d", c.name, process) }
+
+// linkTo returns a link of a process, with the faults of the network. The caller holds the lock.
+func (s *simulated) linkTo(cluster *simulatedCluster) *link {
 	l := newLink(cluster.Transport())
-	l.state = now
+	l.state = cluster.state
 	l.latency = func() time.Duration {
 		s.mu.Lock()
-		slow := s.slow
+		slow := cluster.slow
 		s.mu.Unlock()
 		return s.random.between(time.Millisecond, 10*time.Millisecond) + slow
 	}
@@ -172,10 +182,11 @@ func (s *simulated) RoundTrip(request *http.Request) (*http.Response, error) {
 	return host.RoundTrip(request)
 }
 
-// ownKubeconfigs gives a process its own host name of the workload cluster, so that its requests can be told from those of others.
+// ownKubeconfigs gives a process its own host names of the workload clusters, so that its requests can be told from those of others.
 type ownKubeconfigs struct {
 	http.RoundTripper
-	server string
+	workloads []*simulatedCluster
+	process   int
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -203,7 +214,10 @@ func (o *ownKubeconfigs) RoundTrip(request *http.Request) (*http.Response, error
 	if err != nil {
 		return nil, err
 	}
-	data["value"] = base64.StdEncoding.EncodeToString(bytes.ReplaceAll(kubeconfig, []byte(workloadServer), []byte(o.server)))
+	for _, remote := range o.workloads {
+		kubeconfig = bytes.ReplaceAll(kubeconfig, []byte(remote.url()+"\n"), []byte("http://"+remote.hostFor(o.process)+"\n"))
+	}
+	data["value"] = base64.StdEncoding.EncodeToString(kubeconfig)
 	if content, err = json.Marshal(secret); err != nil {
 		return nil, err
 	}
@@ -212,15 +226,13 @@ func (o *ownKubeconfigs) RoundTrip(request *http.Request) (*http.Response, error
 	return response, nil
 }
 
-// workloadServer is the server in the kubeconfig of the workload cluster.
-const workloadServer = "http://workload"
-
 // Kill implements process: its requests are neither carried out nor answered from now on. Its goroutines remain, as blocked as possible. If
 // they were told to end, one of them could wait for a mutex that another one holds for ever.
 func (p *simulatedProcess) Kill() {
 	p.simulated.mu.Lock()
-	p.management.set(silent)
-	p.workload.set(silent)
+	for _, cluster := range p.simulated.clusters() {
+		p.links[cluster].set(silent)
+	}
 	if p.simulated.current == p {
 		p.simulated.current = nil
 	}

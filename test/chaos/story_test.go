@@ -59,7 +59,7 @@ type story struct {
 }
 
 func newStory() *story {
-	s := &story{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), History: History{Replicas: 1, Unhooked: map[string]bool{}}}
+	s := &story{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), History: History{Namespace: "default", Replicas: 1, Unhooked: map[string]bool{}}}
 	s.storeNode()
 	s.storeMachine()
 	s.storeMaintenance(v1alpha1.StageDrain)

@@ -43,7 +43,7 @@ func annotateCluster(ctx context.Context, r *run, _ uint64) (heal, error) {
 }
 
 func (r *run) setAnnotation(ctx context.Context, value string) error {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: clusterName}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: r.home(), Name: clusterName}}
 	err := patch(ctx, r.fleet.Client, cluster, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value))
 	return client.IgnoreNotFound(errors.Cause(err))
 }

@@ -41,11 +41,19 @@ type world struct {
 	cluster      kwok.Cluster
 	// simulated stands for the control planes, whose fleets have clients only. It is nil if they are real.
 	simulated *simulated
+	// remote is the workload cluster of a simulation.
+	remote *simulatedCluster
+	// prepared and healed are where runs on the two Clusters of a simulation await each other: after their preparation, and after their
+	// faults. They are nil if there is one Cluster.
+	prepared, healed *meeting
 	// detach stops the attacher of the workload cluster.
 	detach context.CancelFunc
 	// ended is true when a fault has deleted the Cluster, so that no further run is possible.
 	ended bool
 }
+
+// home returns the namespace of the Cluster, its Machines, rules and policy.
+func (w *world) home() string { return w.cluster.Key().Namespace }
 
 // management is a management cluster with our managers.
 type management struct {
@@ -174,7 +182,7 @@ func (w *world) machinesRun(ctx context.Context, names ...string) error {
 		}
 		for _, name := range names {
 			machine, node := &clusterv1.Machine{}, &corev1.Node{}
-			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: name}, machine); err != nil {
+			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: w.home(), Name: name}, machine); err != nil {
 				return err
 			}
 			if err := w.workload.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {

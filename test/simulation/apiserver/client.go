@@ -349,6 +349,7 @@ func (c *directClient) IsObjectNamespaced(object runtime.Object) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	k, err := c.server.resourceOf(gvk)
 	return k != nil && k.namespaced, err
 }
