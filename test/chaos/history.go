@@ -90,7 +90,7 @@ const reconnection = time.Minute
 func (h *History) observedSince(at time.Time, lag time.Duration) time.Time {
 	since := at.Add(-lag)
 	for _, f := range h.Faults {
-		isOutage := strings.HasPrefix(f.Name, "management-") || f.Name == "manager-frozen"
+		isOutage := strings.HasPrefix(f.Name, "management-") || strings.HasPrefix(f.Name, "manager-frozen")
 		if isOutage && !f.From.After(at) && !f.Until.Add(reconnection).Before(at) && f.From.Before(since) {
 			since = f.From
 		}

@@ -93,7 +93,7 @@ func removalsNameTheUID(h *History) []string {
 }
 
 // evictedOnce allows a second request only shortly after the first one was processed, and only where the manager does not know the
-// response: its process was killed, or a fault has lost the response.
+// response: its process was killed, or a fault has lost the response. A leader and the one before may do so.
 func evictedOnce(h *History) []string {
 	var found []string
 	last := map[types.UID]removal{}
@@ -105,7 +105,7 @@ func evictedOnce(h *History) []string {
 		last[r.pod.uid] = r
 		switch {
 		case evicted && !h.managerStarted(previous.Requested, r.Requested) && !h.hadFault(previous.Requested, previous.Answered, networkReset, writesLost) &&
-			h.Replicas <= 1:
+			!h.hadFault(previous.Requested, r.Requested, leaderReplaced) && h.Replicas <= 1:
 			found = append(found, fmt.Sprintf("%s: the same manager process had evicted this Pod: %s", r, previous))
 		case evicted && r.Requested.Sub(previous.Answered) > handover:
 			found = append(found, fmt.Sprintf("%s: the Pod had been evicted: %s", r, previous))

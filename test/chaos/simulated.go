@@ -47,7 +47,7 @@ type simulated struct {
 	mu              sync.Mutex
 	hosts           map[string]http.RoundTripper
 	processes       int
-	current         *simulatedProcess
+	running         []*simulatedProcess      // more than one while an old leader still writes
 	lossy           float64                  // the share of writes that lose their request or response
 	stale           map[string]time.Duration // how late watches deliver events, by resource
 	reconciliations []Reconciliations
@@ -309,7 +309,7 @@ func withoutSchema(kind, plural string) *apiextensionsv1.CustomResourceDefinitio
 func (s *simulated) staleness(r apiserver.Request) time.Duration {
 	s.mu.Lock()
 	late := s.stale[r.Resource]
-	if s.current == nil || !s.current.started.Load() {
+	if len(s.running) == 0 || !s.running[len(s.running)-1].started.Load() {
 		late = 0 // see awaitStart
 	}
 	s.mu.Unlock()

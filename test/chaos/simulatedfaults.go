@@ -58,6 +58,7 @@ func simulatedFaults() []fault {
 		fault{"watches-expired", "watches", expireWatches},
 		fault{writesLost, "writes", loseWrites},
 		fault{"manager-killed-in-a-write", "manager", killInWrite},
+		fault{leaderReplaced, "manager", replaceLeader},
 	)
 }
 
@@ -103,7 +104,11 @@ func pauseModels(_ context.Context, r *run, _ uint64) (heal, error) {
 }
 
 func resetLinks(_ context.Context, r *run, _ uint64) (heal, error) {
-	r.simulated.onCurrent(func(p *simulatedProcess) { p.links[r.remote].Reset() })
+	r.simulated.mu.Lock()
+	defer r.simulated.mu.Unlock()
+	for _, p := range r.simulated.running {
+		p.links[r.remote].Reset()
+	}
 	return nil, nil
 }
 
@@ -161,6 +166,34 @@ func killInWrite(_ context.Context, r *run, pick uint64) (heal, error) {
 		r.simulated.killAfter = 0
 		r.simulated.mu.Unlock()
 		return m.start(ctx)
+	}, nil
+}
+
+// leaderReplaced is the fault in which another manager becomes the leader while requests of the one before are still in flight.
+const leaderReplaced = "manager-frozen-and-replaced"
+
+// longestOverlap is how long a leader that has lost its lease still writes at most. Its process exits when it notices.
+const longestOverlap = 8 * time.Second
+
+// replaceLeader cuts the leader off from all clusters. It continues to decide. Another manager starts meanwhile, as if the lease had
+// expired. Then the requests of the old leader arrive, and it observes and writes for some seconds before it exits.
+func replaceLeader(_ context.Context, r *run, pick uint64) (heal, error) {
+	m := r.managers[0]
+	old, err := m.resign()
+	if err != nil {
+		return nil, err
+	}
+	old.cutOff()
+	return func(ctx context.Context) error {
+		if err := m.start(ctx); err != nil || old == nil {
+			return err
+		}
+		r.logf("the requests of the old leader arrive")
+		old.connect()
+		_ = delay(ctx, time.Duration(pick%uint64(longestOverlap)))
+		old.Kill()
+		old = nil
+		return nil
 	}, nil
 }
 
@@ -246,8 +279,8 @@ func (s *simulated) setState(c *simulatedCluster, to state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.state = to
-	if s.current != nil {
-		s.current.links[c].set(to)
+	for _, p := range s.running {
+		p.links[c].set(to)
 	}
 }
 
@@ -256,15 +289,6 @@ func (s *simulated) setPaused(c *simulatedCluster, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.paused = paused
-}
-
-func (s *simulated) onCurrent(do func(*simulatedProcess)) {
-	s.mu.Lock()
-	current := s.current
-	s.mu.Unlock()
-	if current != nil {
-		do(current)
-	}
 }
 
 // strikes reports whether the manager is killed after a write.

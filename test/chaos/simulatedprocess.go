@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,7 @@ func (s *simulated) begin(ctx context.Context, _ time.Duration) (process, error)
 		p.links[remote].await = p.awaitStart
 	}
 	s.hosts[s.management.hostFor(number)] = &ownKubeconfigs{p.links[s.management], s.workloads, number}
-	s.current = p
+	s.running = append(s.running, p)
 	s.mu.Unlock()
 	running, terminate := context.WithCancel(context.WithoutCancel(ctx))
 	p.terminate = terminate
@@ -229,14 +230,29 @@ func (o *ownKubeconfigs) RoundTrip(request *http.Request) (*http.Response, error
 // Kill implements process: its requests are neither carried out nor answered from now on. Its goroutines remain, as blocked as possible. If
 // they were told to end, one of them could wait for a mutex that another one holds for ever.
 func (p *simulatedProcess) Kill() {
-	p.simulated.mu.Lock()
-	for _, cluster := range p.simulated.clusters() {
+	p.cutOff()
+}
+
+// cutOff cuts a process off from all clusters, until it is connected. Faults of the network do not concern it meanwhile.
+func (p *simulatedProcess) cutOff() {
+	s := p.simulated
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cluster := range s.clusters() {
 		p.links[cluster].set(silent)
 	}
-	if p.simulated.current == p {
-		p.simulated.current = nil
+	s.running = slices.DeleteFunc(s.running, func(other *simulatedProcess) bool { return other == p })
+}
+
+// connect connects a process that was cut off. It was not started after the running ones.
+func (p *simulatedProcess) connect() {
+	s := p.simulated
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cluster := range s.clusters() {
+		p.links[cluster].set(cluster.state)
 	}
-	p.simulated.mu.Unlock()
+	s.running = slices.Insert(s.running, 0, p)
 }
 
 // Stop implements process.

@@ -113,7 +113,7 @@ func (s *Schedule) stretch(factor int32) {
 		step := &s.Faults[i]
 		stretch(&step.At)
 		stretch(&step.For)
-		if step.Fault == "manager-frozen" || strings.HasPrefix(step.Fault, "management-") { // the invariants consider requests up to lag after their cause
+		if strings.HasPrefix(step.Fault, "manager-frozen") || strings.HasPrefix(step.Fault, "management-") { // the invariants consider requests up to lag after their cause
 			step.For = min(step.For, lag-appearance)
 		}
 	}

@@ -288,6 +288,18 @@ func (m *managerProcess) endDown() {
 	}
 }
 
+// resign returns the process of a simulated manager, which another one replaces: it continues to run.
+func (m *managerProcess) resign() (*simulatedProcess, error) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	old, is := m.current.(*simulatedProcess)
+	if !is {
+		return nil, errors.New("no manager runs")
+	}
+	m.end(func(process) {})
+	return old, nil
+}
+
 // processOf returns how a manager of a fleet is started.
 func processOf(f *fleet.Fleet, manager *managerProcess) func(context.Context, time.Duration) (process, error) {
 	return func(ctx context.Context, offset time.Duration) (process, error) {
