@@ -104,11 +104,16 @@ func (r *Reconciler) Record(policy types.NamespacedName, drain v1alpha1.RecentDr
 	}
 }
 
-// recorded returns the drains of a policy that are not known to be in its status.
+// recorded returns copies of the drains of a policy that are not known to be in its status. If what is read of them cannot be stored, the
+// next reading begins with the same numbers.
 func (r *Reconciler) recorded(policy types.NamespacedName) []v1alpha1.RecentDrain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.ended[policy])
+	copies := make([]v1alpha1.RecentDrain, len(r.ended[policy]))
+	for i := range copies {
+		r.ended[policy][i].DeepCopyInto(&copies[i])
+	}
+	return copies
 }
 
 // forget drops the drains that a reconciliation has stored or dropped, but for those that the next drain waits for. Others may have been

@@ -231,6 +231,23 @@ func TestReconcile(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(stored).To(Equal(drains))
 	})
+	t.Run("M150: the numbers are those of the last reading, although the API server has refused to store the first one", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod()
+		w.Record(policy, drainOf("m"))
+		refused := errors.New("refused")
+		w.Client = interceptor.NewClient(w.management, interceptor.Funcs{
+			SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+				return refused
+			},
+		})
+		_, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: policy})
+		w.Expect(err).To(MatchError(refused))
+		w.Client = w.management
+		drains, _ := w.reconcile(time.Second)
+		w.Expect(drains).To(HaveLen(1))
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}))
+	})
 	t.Run("M151: the status has at most 256 applications", func(t *testing.T) {
 		w := newWorld(t)
 		for i := range 16 {
