@@ -327,17 +327,21 @@ func (p *pass) findImminentCordons(ctx context.Context, maintenances []v1alpha1.
 			}
 		}
 	}
+	if p.cordoning || len(p.deleted) == 0 {
+		return nil
+	}
 	return p.findNewDeletions(ctx, maintenances)
 }
 
-// findNewDeletions determines whether Machines were deleted a moment ago that have no NodeMaintenance yet, which will cordon their Nodes.
+// findNewDeletions determines whether a Machine was deleted a moment ago whose Node is about to be cordoned.
 func (p *pass) findNewDeletions(ctx context.Context, maintenances []v1alpha1.NodeMaintenance) error {
+	cordoned := machinedrain.Cordoned(maintenances, p.cluster)
 	for i := range p.deleted {
-		name, until := machinedrain.ImminentMaintenance(&p.deleted[i], p.cluster, maintenances, p.now)
+		name, until := machinedrain.ImminentCordon(&p.deleted[i], cordoned, p.now)
 		if name == "" {
 			continue
 		}
-		if err := p.findImminentCordon(ctx, name, until, cordon.IsCordonable); err != nil {
+		if err := p.findImminentCordon(ctx, name, until, cordon.IsCordonable); err != nil || p.cordoning {
 			return err
 		}
 	}

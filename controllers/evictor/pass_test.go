@@ -99,21 +99,33 @@ func TestAwaitMaintenances(t *testing.T) {
 	}}
 	machine.Status.NodeRef.Name = "one"
 	for _, tc := range []struct {
-		name          string
-		unschedulable bool
-		after         time.Duration
-		waits         bool
+		name                                  string
+		unschedulable, cannotBegin, announced bool
+		after                                 time.Duration
+		waits                                 bool
 	}{
 		{name: "E46: waits for the Node of a Machine that was deleted a moment ago", after: time.Second, waits: true},
-		{name: "E46: waits two seconds at most", after: 2 * time.Second},
+		{name: "E46: waits for the Node of such a Machine that a rollout has announced an hour ago", after: time.Second, announced: true, waits: true},
+		{name: "E46: waits while the manager has not created the NodeMaintenance", after: 5 * time.Second, waits: true},
+		{name: "E46: waits ten seconds at most", after: 10 * time.Second},
+		{name: "E46: waits two seconds at most for a drain that cannot begin", after: 2 * time.Second, cannotBegin: true},
 		{name: "E46: does not wait for a cordoned Node", after: time.Second, unschedulable: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g := NewWithT(t)
-			p := passOver(t, now.Add(tc.after), onePod{}, &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable},
-			})
-			p.deleted = []clusterv1.Machine{machine}
+			objects := []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.NodeSpec{Unschedulable: tc.unschedulable}}}
+			if tc.announced {
+				m := drainOf("one")
+				m.CreationTimestamp, m.Spec.Stage = metav1.NewTime(now.Add(-time.Hour)), v1alpha1.StageIdle
+				m.Annotations = map[string]string{v1alpha1.OwnerClusterAnnotation: "default/c", v1alpha1.OwnerMachineAnnotation: "default/m1"}
+				objects = append(objects, m)
+			}
+			p := passOver(t, now.Add(tc.after), onePod{}, objects...)
+			p.cluster = types.NamespacedName{Namespace: "default", Name: "c"}
+			p.deleted = []clusterv1.Machine{*machine.DeepCopy()}
+			if tc.cannotBegin {
+				p.deleted[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonMaintenanceNameTaken}}
+			}
 			_, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(p.cordoning).To(Equal(tc.waits))

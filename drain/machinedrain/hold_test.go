@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -490,7 +489,7 @@ func TestTurnsOfHeldMachines(t *testing.T) {
 	})
 	t.Run("M113: evictions do not wait for the cordon of a Node whose Machine is held", func(t *testing.T) {
 		m := named("a", held...)
-		if node, _ := machinedrain.ImminentMaintenance(&m, types.NamespacedName{Namespace: "ns", Name: "c1"}, nil, after(0)); node != "" {
+		if node, _ := machinedrain.ImminentCordon(&m, nil, after(0)); node != "" {
 			t.Errorf("wait for %s", node)
 		}
 	})

@@ -177,15 +177,16 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 }
 
 // coming returns the Pods that are to be evicted in order: those on Nodes that a NodeMaintenance drains in order, and those on the Nodes
-// of Machines that were deleted a moment ago and have no NodeMaintenance yet.
+// of Machines that were deleted a moment ago and are not cordoned yet.
 func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, finder *assignment.Finder, pods []corev1.Pod) (sets.Set[types.UID], error) {
 	deleted, err := r.Machines.Deleted(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
 	drained, imminent, coming := sets.New(finder.Drainers.KnownNodes()...), sets.New[string](), sets.New[types.UID]()
+	cordoned := machinedrain.Cordoned(finder.Maintenances, cluster)
 	for i := range deleted {
-		node, _ := machinedrain.ImminentMaintenance(&deleted[i], cluster, finder.Maintenances, finder.Now)
+		node, _ := machinedrain.ImminentCordon(&deleted[i], cordoned, finder.Now)
 		imminent.Insert(node)
 	}
 	for i := range pods {
