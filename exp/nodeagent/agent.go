@@ -269,6 +269,8 @@ func (a *Agent) refreshPods(ctx context.Context, port int32) error {
 		return err
 	}
 	running, _ := a.Runtime.Pods(ctx) // if the runtime does not answer, those that it listed last
+	a.mu.Lock()                       // pollKubelet and terminatePods write the same file
+	defer a.mu.Unlock()
 	shutdown.Remember(pods, a.State.KnownPods(), running)
 	return a.State.SetKnownPods(pods)
 }
