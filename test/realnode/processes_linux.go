@@ -37,14 +37,19 @@ func (n *Node) Processes(args ...string) []int {
 }
 
 // Kill sends SIGKILL to the processes that Processes returns.
-func (n *Node) Kill(args ...string) error {
+func (n *Node) Kill(args ...string) error { return n.signalAll(syscall.SIGKILL, args) }
+
+// Terminate sends SIGTERM to the processes that Processes returns.
+func (n *Node) Terminate(args ...string) error { return n.signalAll(syscall.SIGTERM, args) }
+
+func (n *Node) signalAll(signal syscall.Signal, args []string) error {
 	pids := n.Processes(args...)
 	if len(pids) == 0 {
 		return errors.Errorf("no process on node %s runs %v", n.Name(), args)
 	}
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return errors.Wrapf(err, "killing %v", args)
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return errors.Wrapf(err, "sending %s to %v", signal, args)
 		}
 	}
 	return nil

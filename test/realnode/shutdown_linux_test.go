@@ -418,7 +418,7 @@ func TestShutdown(t *testing.T) {
 		s.Expect(err).To(HaveOccurred(), "the agent must remove its drop-in")
 	})
 
-	t.Run("S90: the agent removes its drop-in for logind when the manager removes the agent", func(t *testing.T) {
+	t.Run("S90: the drop-in for logind stays while the agent restarts and while a Pod replaces it, and is removed with the agent", func(t *testing.T) {
 		s := root.sub(t)
 		s.configureMore(map[string]string{
 			"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}",
@@ -431,10 +431,25 @@ func TestShutdown(t *testing.T) {
 			_, err := node.ReadFile(spec.LogindDropIns + "/90-node-maintenance.conf")
 			return err
 		}
+		lowered := func() int { return node.Journal().Count(spec.Who, spec.Allows+"10s") }
 		s.Eventually(dropIn, eventually, pace).Should(Succeed())
+
+		released := func() int { return node.Journal().Count(spec.Who, spec.LockReleased+"node-agent") }
+		before := released()
+		s.Expect(node.Terminate("/node-agent", "--v=2")).To(Succeed())
+		s.Eventually(released, eventually, pace).Should(BeNumerically(">", before))
+		s.Eventually(node.Locks, eventually, pace).Should(Equal([]string{"node-agent", "node-agent-lock"}))
+		s.Expect(lowered()).To(BeZero(), "logind must allow the longer delay while the agent's container restarts")
+		s.Expect(dropIn()).To(Succeed())
+
+		s.replaceAgent(node)
+		s.Expect(lowered()).To(BeZero(), "logind must allow the longer delay while another Pod replaces that of the agent")
+		s.Expect(dropIn()).To(Succeed())
+
 		s.setNodeAgent(v1alpha1.NodeAgentDisabled)
 		s.Eventually(node.Locks, eventually, pace).Should(BeEmpty())
 		s.Eventually(dropIn, eventually, pace).ShouldNot(Succeed())
+		s.Eventually(lowered, eventually, pace).Should(Equal(1))
 		s.Eventually(func() error {
 			return s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: agentNamespace, Name: agentName}, &appsv1.DaemonSet{})
 		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
@@ -588,6 +603,18 @@ func (s *scene) expectNoKubelet(journal realnode.Journal) {
 	released, _ := journal.First(spec.Who, spec.LockReleased+"node-agent-lock")
 	s.Expect(stopped.Before(released)).To(BeTrue(), "the kubelet must be stopped before the last lock is released")
 	s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("started " + spec.Kubelet))
+}
+
+// replaceAgent replaces the Pod of the agent by one that holds its locks before the first one ends.
+func (s *scene) replaceAgent(node *realnode.Node) {
+	s.Helper()
+	before, agents := s.agentPod(s, node.Name()), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}}
+	s.Expect(s.workload.Client.Patch(s.Context(), agents, client.RawPatch(types.MergePatchType, []byte(`{"spec":{
+		"updateStrategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"metadata":{"annotations":{"replaced":"yes"}}}}}`)))).To(Succeed())
+	s.Eventually(func() error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(before), before) }, eventually, pace).
+		Should(Satisfy(apierrors.IsNotFound))
+	s.awaitAgent(node)
+	s.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
 }
 
 // setNodeAgent enables or disables the agent in the policy.

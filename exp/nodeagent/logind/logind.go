@@ -3,15 +3,11 @@
 package logind
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -33,11 +29,7 @@ const (
 	// askTimeout limits how long systemd may take to answer a question, stopTimeout how long it may take to accept that it stops or starts the
 	// kubelet. The latter is short, because the time is missing for the Pods.
 	askTimeout, stopTimeout = 3 * time.Second, 2 * time.Second
-	dropIn                  = "90-node-maintenance.conf"
 )
-
-// RuntimeDropIns is the directory of logind's drop-ins that the agent's DaemonSet mounts. It is empty after a boot.
-const RuntimeDropIns = "/run/systemd/logind.conf.d"
 
 // State is the observed state of logind and of the lock.
 type State struct {
@@ -68,6 +60,11 @@ type Keeper struct {
 	want         time.Duration
 	dropInDir    string
 	delayChanged chan struct{}
+
+	// dropIns is the directory of the drop-in, locked as described in useDropIn, or nil. Only Run uses it.
+	dropIns *os.File
+	// isLeft is true if the drop-in is not requested, but another Keeper uses it. Only Run uses it.
+	isLeft bool
 
 	lock         *os.File
 	state        State
@@ -154,7 +151,7 @@ func (k *Keeper) replaceLock(lock *os.File) {
 	k.lock = lock
 }
 
-// Run holds the lock until ctx is done. It then removes the drop-in, unless the node shuts down: the agent ends because its Pod is deleted.
+// Run holds the lock until ctx is done. It then removes the drop-in, unless the node shuts down or another Keeper uses the drop-in.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.leave(ctx)
 	for ctx.Err() == nil {
@@ -171,7 +168,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// leave releases the lock and removes the drop-in. During a shutdown it does neither: logind allows what it allowed at the start.
+// leave releases the lock, and removes the drop-in if no other Keeper uses it. During a shutdown it does neither: logind allows what it
+// allowed at the start.
 func (k *Keeper) leave(ctx context.Context) {
 	if k.State().Preparing {
 		return
@@ -180,6 +178,7 @@ func (k *Keeper) leave(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	conn, err := dbus.Connect("unix:path=" + k.Socket)
 	if err != nil {
+		k.stopUsing()
 		klog.FromContext(ctx).Error(err, "Failed to connect to the system bus. The drop-in of logind stays, if there is one")
 		return
 	}
@@ -234,7 +233,7 @@ func (k *Keeper) retry(ctx context.Context, conn *dbus.Conn) {
 	switch s := k.State(); {
 	case !s.Known || !s.Preparing && !s.Held && k.wantsLock(): // logind may start after the bus
 		k.takeLock(ctx, conn)
-	case k.isExtended(conn):
+	case k.isExtended(conn), k.usesDropInAtLast(), k.isLeftToMe():
 		k.applyDelay(ctx, conn)
 	}
 }
@@ -355,75 +354,6 @@ func (k *Keeper) inhibit(ctx context.Context, conn *dbus.Conn, logind dbus.BusOb
 		problem = "logind refused the lock: " + err.Error()
 	}
 	return problem
-}
-
-// ensureDelay reads the maximum delay that logind allows. If it is shorter than wanted and there is a directory for drop-ins, ensureDelay
-// raises it.
-func (k *Keeper) ensureDelay(ctx context.Context, conn *dbus.Conn, logind dbus.BusObject) (problem string) {
-	want, dropInDir, _ := k.wantedDelay()
-	if dropInDir == "" {
-		k.removeDropIn(ctx, conn)
-	}
-	delay, err := delayMax(logind)
-	if err != nil {
-		return "cannot use logind: " + err.Error()
-	}
-	if delay < want && dropInDir != "" {
-		if err := writeDropIn(ctx, conn, want, dropInDir); err != nil {
-			problem = err.Error()
-		}
-		if again, err := delayMax(logind); err == nil {
-			delay = again
-		}
-	}
-	if delay < want {
-		problem = fmt.Sprintf("logind delays a shutdown for at most %s, less than the configured %s: raise InhibitDelayMaxSec. %s", delay, want, problem)
-	}
-	k.update(func(s *State) {
-		if !s.Preparing || s.DelayMax == 0 { // during a shutdown, logind allows what it allowed at the start
-			s.DelayMax = delay
-		}
-	})
-	return problem
-}
-
-// writeDropIn writes a drop-in that raises InhibitDelayMaxSec, and sends SIGHUP to logind, which then reads its configuration.
-func writeDropIn(ctx context.Context, conn *dbus.Conn, want time.Duration, dropInDir string) error {
-	// One second more than wanted, because the agent's delay has to be shorter than logind's.
-	content := fmt.Sprintf("# Written by the node agent of Cluster API Node Maintenance.\n[Login]\nInhibitDelayMaxSec=%.0f\n", (want + time.Second).Seconds())
-	if err := os.MkdirAll(dropInDir, 0o755); err != nil { //nolint:gosec // logind's configuration is world-readable
-		return errors.Wrap(err, "creating the directory of logind's drop-ins")
-	}
-	if err := os.WriteFile(filepath.Join(dropInDir, dropIn), []byte(content), 0o644); err != nil { //nolint:gosec // world-readable, too
-		return errors.Wrap(err, "writing a drop-in of logind")
-	}
-	return reload(ctx, conn)
-}
-
-// removeDropIn removes the drop-in from the requested directory, and one that an earlier configuration has requested from RuntimeDropIns. A
-// file that an earlier configuration has requested elsewhere stays.
-func (k *Keeper) removeDropIn(ctx context.Context, conn *dbus.Conn) {
-	_, dropInDir, _ := k.wantedDelay()
-	for _, dir := range slices.Compact([]string{RuntimeDropIns, cmp.Or(dropInDir, RuntimeDropIns)}) {
-		err := os.Remove(filepath.Join(dir, dropIn))
-		if os.IsNotExist(err) {
-			continue
-		}
-		if err == nil {
-			err = reload(ctx, conn)
-		}
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to remove the drop-in of logind, which the configuration no longer requests", "directory", dir)
-		}
-	}
-}
-
-// reload sends SIGHUP to logind, which then reads its configuration. It does not wait long for systemd: the lock is not taken before.
-func reload(ctx context.Context, conn *dbus.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager.KillUnit", 0, "systemd-logind.service", "all", int32(syscall.SIGHUP))
-	return errors.Wrap(call.Err, "sending SIGHUP to logind")
 }
 
 // delayMax returns the maximum delay that logind allows. For "infinity", logind reports the highest number.

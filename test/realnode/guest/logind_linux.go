@@ -132,6 +132,7 @@ func (l *logind) reload() {
 	l.lock.Lock()
 	defer l.lock.Unlock()
 	l.readConfig()
+	journal(spec.Allows + l.delayMax.String())
 	if l.props != nil {
 		l.props.SetMust(loginName+managerOf, "InhibitDelayMaxUSec", uint64(l.delayMax.Microseconds()))
 	}

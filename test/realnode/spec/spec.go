@@ -47,6 +47,7 @@ const (
 	Booted       = "booted"
 	LockTaken    = "lock taken by "
 	LockReleased = "lock released by "
+	Allows       = "reads its configuration and allows a delay of "
 	Preparing    = "PrepareForShutdown true"
 	Cancelled    = "PrepareForShutdown false"
 	PowerOff     = "power off: all locks are released"
