@@ -93,6 +93,35 @@ func TestKubeletIsUnread(t *testing.T) {
 	})
 }
 
+func TestKubeletIsReadTwiceAtOnce(t *testing.T) {
+	t.Run("S67: what the kubelet reports can be read when the agent requests it for a shutdown and once a minute at the same time", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"items":[{"metadata":{"uid":"u1"}}]}`))
+		}))
+		t.Cleanup(server.Close)
+		agent := agentOf(t, &apiServer{})
+		withKubelet(t, agent, server)
+		withoutRuntime(t, agent)
+		var running sync.WaitGroup
+		failures := make(chan error, 80)
+		for range 8 {
+			running.Go(func() {
+				for range 10 {
+					failures <- agent.refreshPods(t.Context(), agent.port())
+				}
+			})
+		}
+		running.Wait()
+		close(failures)
+		for failure := range failures {
+			g.Expect(failure).NotTo(HaveOccurred())
+		}
+		g.Expect(agent.State.KnownPods()).To(HaveKey("u1"))
+	})
+}
+
 func TestKubeletIsStopping(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, after string
