@@ -312,22 +312,25 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 	if t.wide {
 		for _, pod := range m.Pods {
 			fmt.Fprint(t, indent)
-			t.line("  Pod %s for %s: %s", pod.Pod, age(pod.Since, now), cmp.Or(pod.Why, "Evacuation requested"))
+			t.line("  Pod %s for %s, now: %s", pod.Pod, age(pod.Since, now), cmp.Or(pod.Why, "Evacuation requested"))
 		}
 		return
 	}
 	t.blocked(indent, m.Blocked, now)
 }
 
-// blocked writes one line for adjacent Pods with the same reason.
+// blocked writes one line for adjacent Pods with the same reason. Since is when a Pod began to wait, maybe for something else.
 func (t text) blocked(indent string, pods []BlockedPod, now time.Time) {
 	for i := 0; i < len(pods); {
-		first, names := pods[i], []string{}
-		for ; i < len(pods) && pods[i].Why == first.Why; i++ {
+		first, names, longest := pods[i], []string{}, age(pods[i].Since, now)
+		for ; i < len(pods) && pods[i].Why == first.Why; i++ { // those that wait longest are first
 			names = append(names, pods[i].Pod)
+			if age(pods[i].Since, now) != age(first.Since, now) {
+				longest = "at most " + age(first.Since, now)
+			}
 		}
 		fmt.Fprint(t, indent)
-		t.line("  %s for %s: %s", PodNames(names), age(first.Since, now), first.Why)
+		t.line("  %s for %s, now: %s", PodNames(names), longest, first.Why)
 	}
 }
 

@@ -60,7 +60,7 @@ func TestWriteStatus(t *testing.T) {
   MachineDeployment workers: 1 under maintenance of 2
     Machine default/w1, deleted 5m ago, Draining
       NodeMaintenance w1-abc, stage Drain for 60s: ████░░░░ 4 of 7 Pods evacuated, 2 evacuating, 1 pending, 0 skipped; 0 of 1 Nodes drained
-        Pods shop/web-1, shop/web-2 for 30s: waiting�[2J
+        Pods shop/web-1, shop/web-2 for at most 30s, now: waiting�[2J
   MachinePool pool: 0 under maintenance of 1
 
 NOT READ
@@ -88,9 +88,9 @@ NOT READ
   MachineDeployment workers: 1 under maintenance of 1
     Machine default/w1, Node w1, deleted 5m ago, Draining
       NodeMaintenance w1-abc, stage Drain for 60s: ████░░░░ 4 of 7 Pods evacuated, 2 evacuating, 1 pending, 0 skipped; 0 of 1 Nodes drained
-        Pod shop/web-0 for 40s: Evacuation requested
-        Pod shop/web-1 for 30s: waiting�[2J
-        Pod shop/web-2 for 10s: waiting�[2J
+        Pod shop/web-0 for 40s, now: Evacuation requested
+        Pod shop/web-1 for 30s, now: waiting�[2J
+        Pod shop/web-2 for 10s, now: waiting�[2J
 `))
 	})
 }
