@@ -43,18 +43,16 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	err := r.findMaintenance(ctx, s, stage)
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	wanted := stage
-	if s.policy == nil { // the stage annotation has no effect
+	if s.policy == nil && !s.awaitsPolicy() { // the stage annotation has no effect
 		wanted = ""
 	}
-	held := r.heldUpdate(s, stage)
+	stays, again := r.staysAsIs(s, stage)
 	var condition metav1.Condition
 	switch {
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
-	case stage == "" && machinedrain.UpdateContinues(s.machine):
-		return reconcile.Result{}, nil // the policy does not require a stage any more
-	case held > 0:
-		return reconcile.Result{RequeueAfter: held}, nil
+	case stays:
+		return reconcile.Result{RequeueAfter: again}, nil
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:
@@ -70,6 +68,20 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
+}
+
+// staysAsIs reports whether neither the maintenance of a running Machine nor its condition changes, and after how long the Machine is
+// reconciled again: an update in place continues without a policy that requires a stage, or the policy may be replaced.
+func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (stays bool, again time.Duration) {
+	held := r.heldUpdate(s, stage)
+	switch {
+	case stage == "" && machinedrain.UpdateContinues(s.machine):
+		return true, 0
+	case stage != "" && stage != v1alpha1.StageComplete && s.awaitsPolicy():
+		return true, s.policySettles.Sub(s.now)
+	default:
+		return held > 0, held
+	}
 }
 
 // heldUpdate returns for how long the maintenance of a Node before an update in place stays as it is although nothing requires it any more:

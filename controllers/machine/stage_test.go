@@ -241,6 +241,33 @@ func TestStageWithoutPolicy(t *testing.T) {
 	}
 }
 
+func TestStageWhilePolicyIsReplaced(t *testing.T) {
+	t.Run("M17: the drain of a stage annotation and its condition stay as they are until no policy selects the Machine for certain", func(t *testing.T) {
+		g, start, m := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), deletedWorkers(time.Now(), "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		reasonAt := func(after time.Duration) string {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+			drains, _ := drainingIn(t, remote)
+			g.Expect(drains).To(HaveLen(1))
+			return conditions.GetReason(m, v1alpha1.MachineNodeMaintenance)
+		}
+		g.Expect(reasonAt(0)).To(Equal(v1alpha1.ReasonMachineDraining))
+		g.Expect(management.Delete(t.Context(), policy.DeepCopy())).To(Succeed())
+		g.Expect(reasonAt(time.Second)).To(Equal(v1alpha1.ReasonMachineDraining), "the policy may be replaced")
+		live := r.APIReader
+		r.APIReader = apiServerOf(nil, provisionedCluster(), policy)
+		g.Expect(reasonAt(10*time.Second)).To(Equal(v1alpha1.ReasonMachineDraining), "the watch has not delivered it")
+		r.APIReader = live
+		g.Expect(reasonAt(20 * time.Second)).To(Equal(v1alpha1.ReasonNotManaged))
+	})
+}
+
 func TestMachineOutsideRollout(t *testing.T) {
 	member := map[string]string{clusterv1.MachineDeploymentNameLabel: "md"}
 	for name, tc := range map[string]struct {
