@@ -231,7 +231,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	served := &evacuation.Machines{Reader: local, Maintenances: requester}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
-	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Clock: now}
+	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Recorder: recorder, Clock: now}
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Outcomes: outcomes, Clock: now,
 		Filter: filter, ConnectNow: order.ConnectNow,

@@ -26,7 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
@@ -53,6 +55,7 @@ type Reconciler struct {
 	Client   client.Client
 	Clusters *workload.Clusters
 	Filter   machinedrain.WatchFilter
+	Recorder *tracing.Recorder // optional
 	Clock    clock.PassiveClock
 
 	events record.EventRecorder
@@ -289,7 +292,7 @@ func (r *Reconciler) read(
 	reading.Wait()
 }
 
-// report logs what has changed, sets the metric, and writes an event for each drain after which Pods have no place.
+// report logs and exports what has changed, sets the metric, and writes an event for each drain after which Pods have no place.
 func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPolicy, before, drains []v1alpha1.RecentDrain, responsible map[string]bool,
 	now time.Time,
 ) {
@@ -302,6 +305,9 @@ func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPo
 		cluster := types.NamespacedName{Namespace: policy.Namespace, Name: drain.Cluster}
 		without := outcome.WithoutPlace(&drain.DrainOutcome, now)
 		pods[cluster] += without // 0, too: the series exists since the first drain of a Cluster
+		r.Recorder.RecordOutcome(history.Trace{
+			Root: types.UID(drain.MachineUID), Cluster: cluster, Machine: drain.Machine, Node: drain.Node,
+		}, &before[i].DrainOutcome, &drain.DrainOutcome)
 		if before[i].Pods != drain.Pods {
 			ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "Cluster", klog.KRef(cluster.Namespace, cluster.Name),
 				"Machine", klog.KRef(policy.Namespace, drain.Machine), "Node", klog.KRef("", drain.Node), "pods", outcome.Summary(drain.Pods),

@@ -63,13 +63,14 @@ func (r *Reconciler) evicted(s *scope, end metav1.Time) *v1alpha1.DrainOutcome {
 	return &evicted
 }
 
-// reportOutcome logs what has changed, sets the metric, and writes an event if Pods have no place. For a deleted Machine, the controller of
-// drain outcomes does that.
+// reportOutcome logs and exports what has changed, sets the metric, and writes an event if Pods have no place. For a deleted Machine, the
+// controller of drain outcomes does that.
 func (r *Reconciler) reportOutcome(ctx context.Context, s *scope, before *v1alpha1.DrainOutcome) {
 	if s.servesDeletion() {
 		return
 	}
 	present := s.maintenance.Status.Outcome
+	r.Recorder.RecordOutcome(s.trace(), before, present)
 	if before == nil || before.Pods != present.Pods {
 		ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "pods", outcome.Summary(present.Pods))
 	}

@@ -259,6 +259,17 @@ func (r *Recorder) Outcome(maintenance workload.Request, trace history.Trace, st
 	return outcome.Begin(evicted, beyond, lost, end)
 }
 
+// RecordOutcome exports what became of the evicted Pods of a drain, if that was read and differs from what was known before. A nil Recorder
+// exports nothing.
+func (r *Recorder) RecordOutcome(trace history.Trace, before, present *v1alpha1.DrainOutcome) {
+	if r == nil || present.ReadTime == nil || before != nil && before.ReadTime != nil && before.Pods == present.Pods {
+		return
+	}
+	if r.exporter.Samples(trace) {
+		r.exporter.Export(trace.OutcomeSpan(present))
+	}
+}
+
 func (r *Recorder) exportParts(trace history.Trace, all []history.Part) {
 	observeParts(all)
 	if r.exporter.Samples(trace) {

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,5 +97,34 @@ func TestOutcome(t *testing.T) {
 	t.Run("M151: a manager that has observed nothing of the drain knows only what the status counts", func(t *testing.T) {
 		r := NewRecorder(t.Context(), nil)
 		NewWithT(t).Expect(r.Outcome(request, trace, start, 3, start).Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 3, Unknown: 3}))
+	})
+}
+
+func TestRecordOutcome(t *testing.T) {
+	t.Run("M150: the trace has a span for each reading with other numbers", func(t *testing.T) {
+		g, sent := NewWithT(t), tracetest.NewInMemoryExporter()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(givenIDs{}), sdktrace.WithSyncer(sent))
+		r := NewRecorder(t.Context(), &Exporter{provider: provider, tracer: provider.Tracer(""), sampler: sdktrace.AlwaysSample()})
+		trace := history.Trace{Root: "uid", Cluster: types.NamespacedName{Namespace: "fleet", Name: "c"}, Machine: "m", Node: "n"}
+		end := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		read := func(after time.Duration, pods v1alpha1.EvictedPods) *v1alpha1.DrainOutcome {
+			at := metav1.NewTime(end.Add(after))
+			return &v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end), ReadTime: &at, Pods: pods}
+		}
+		unknown, pending := v1alpha1.EvictedPods{Evicted: 2, Unknown: 2}, v1alpha1.EvictedPods{Evicted: 2, Ready: 1, Pending: 1}
+		first, second := read(0, unknown), read(time.Minute, pending)
+		r.RecordOutcome(trace, nil, &v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end), Pods: unknown}) // not read
+		r.RecordOutcome(trace, &v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end), Pods: unknown}, first)
+		r.RecordOutcome(trace, first, second)
+		r.RecordOutcome(trace, second, read(3*time.Minute, pending))
+		(*Recorder)(nil).RecordOutcome(trace, nil, first)
+		spans := sent.GetSpans()
+		g.Expect(spans).To(HaveLen(2))
+		g.Expect(spans[0].SpanContext.SpanID()).NotTo(Equal(spans[1].SpanContext.SpanID()))
+		g.Expect(spans).To(HaveEach(And(HaveField("Name", history.OutcomeSpan), HaveField("StartTime", BeTemporally("==", end)),
+			HaveField("Parent.SpanID()", trace.DeletionSpan(end, end, "", "").ID))))
+		g.Expect(spans[1].EndTime).To(BeTemporally("==", end.Add(time.Minute)))
+		g.Expect(spans[1].Attributes).To(ContainElements(attribute.Int("capnm.pods", 2), attribute.Int("capnm.pods.ready", 1),
+			attribute.Int("capnm.pods.pending", 1), attribute.Int("capnm.pods.not_replaced", 0), attribute.String("capnm.machine.name", "m")))
 	})
 }

@@ -385,7 +385,7 @@ func (b *builder) finish() *History {
 	}
 	slices.SortStableFunc(h.Drains, func(a, b Drain) int { return a.begin().Compare(b.begin()) })
 	h.Budgets, h.Effects = b.courses.finish(h.End)
-	h.Outcomes = b.sortedOutcomes()
+	h.Outcomes = sorted(b.outcomes)
 	return h
 }
 

@@ -2,6 +2,7 @@ package recording
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -138,17 +139,12 @@ func bounded(pods v1alpha1.EvictedPods) v1alpha1.EvictedPods {
 	return pods
 }
 
-// sortedOutcomes returns the outcomes, those with most Pods that are not ready first.
-func (b *builder) sortedOutcomes() []Outcome {
-	sorted := make([]Outcome, 0, len(b.outcomes))
-	for _, o := range b.outcomes {
-		sorted = append(sorted, o)
-	}
-	slices.SortFunc(sorted, func(a, b Outcome) int {
+// sorted returns outcomes, those with most Pods without a place first.
+func sorted(outcomes map[string]Outcome) []Outcome {
+	return slices.SortedFunc(maps.Values(outcomes), func(a, b Outcome) int {
 		return cmp.Or(cmp.Compare(b.withoutPlace(), a.withoutPlace()), cmp.Compare(b.notReady(), a.notReady()), a.Ended.Compare(b.Ended),
 			cmp.Compare(a.id(), b.id()))
 	})
-	return sorted
 }
 
 func (o *Outcome) withoutPlace() int32 { return o.Pods.Pending + o.Pods.NotReplaced }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
@@ -119,10 +120,13 @@ func (b *traceReader) read() {
 	for i := range b.spans {
 		b.part(&b.spans[i])
 	}
+	outcomes := map[string]Outcome{}
 	for i := range b.spans {
 		b.pod(&b.spans[i])
 		b.result(&b.spans[i])
+		b.outcome(&b.spans[i], outcomes)
 	}
+	b.history.Outcomes = sorted(outcomes)
 	incomplete := false
 	for i := range b.spans {
 		id := b.spans[i].TraceID
@@ -229,6 +233,27 @@ func (b *traceReader) result(s *otlpSpan) {
 		return
 	}
 	d.Phases = append(d.Phases, history.Wait{Reason: outcome, Message: s.text(history.MessageKey), Start: at, End: s.end()})
+}
+
+// outcome reads the last reading of what became of the evicted Pods of a drain. It is no part of the time of the drains.
+func (b *traceReader) outcome(s *otlpSpan, outcomes map[string]Outcome) {
+	last, known := outcomes[s.TraceID]
+	if s.Name != history.OutcomeSpan || b.drains[s.TraceID] == nil || known && !s.end().After(*last.Read) || !known && len(outcomes) == maxOutcomes {
+		return
+	}
+	namespace := s.text(history.ClusterNamespaceKey) + "/"
+	o := Outcome{
+		Cluster: namespace + s.text(history.ClusterKey), Maintenance: s.text(history.MaintenanceKey), Node: s.text(history.NodeKey),
+		Ended: s.start(), Read: ptr.To(s.end()), Message: s.text(history.MessageKey), Pods: bounded(v1alpha1.EvictedPods{
+			Evicted: s.number(history.EvictedKey), Ready: s.number(history.ReadyKey), NotReady: s.number(history.NotReadyKey),
+			Pending: s.number(history.PendingKey), NotReplaced: s.number(history.NotReplacedKey), NotNeeded: s.number(history.NotNeededKey),
+			Unknown: s.number(history.UnknownKey),
+		}),
+	}
+	if machine := s.text(history.MachineKey); machine != "" {
+		o.Machine = namespace + machine
+	}
+	outcomes[s.TraceID] = o
 }
 
 // addWait adds a wait, with the reason and the message that a recording has.

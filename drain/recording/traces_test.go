@@ -81,6 +81,24 @@ func TestReadTraces(t *testing.T) {
 			}}},
 		}}))
 	})
+	t.Run("M75, M150: reads what became of the evicted Pods, as it was last read, which is no part of the drain", func(t *testing.T) {
+		g := NewWithT(t)
+		outcome := v1alpha1.DrainOutcome{EndTime: metav1.NewTime(at(56)), ReadTime: ptr.To(metav1.NewTime(at(57)))}
+		outcome.Pods = v1alpha1.EvictedPods{Evicted: 1, Unknown: 1}
+		first := trace.OutcomeSpan(&outcome)
+		outcome.ReadTime, outcome.Pods, outcome.Message = ptr.To(metav1.NewTime(at(116))), v1alpha1.EvictedPods{Evicted: 1, NotReplaced: 1}, "a message"
+		last := trace.OutcomeSpan(&outcome)
+		g.Expect(first.ID).NotTo(Equal(last.ID))
+		h, err := Read(strings.NewReader(otlpJSON(t, append(append([]history.Span{last, first}, pod...), append(parts, root)...)...)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(h.Incomplete).To(BeEmpty())
+		g.Expect(h.Drains).To(HaveLen(1))
+		g.Expect(h.End).To(Equal(at(56)))
+		g.Expect(h.Outcomes).To(Equal([]Outcome{{
+			Cluster: "ns/c1", Machine: "ns/m", Maintenance: "m-1", Node: "n", Ended: at(56), Read: ptr.To(at(116)), Pods: outcome.Pods, Message: "a message",
+		}}))
+		g.Expect(h.Outcomes[0].Sentence()).To(Equal("1 evicted: 1 not replaced; read 1 min after the end of the drain; a message"))
+	})
 	isSkipped, isRemoved := "The Node is not drained: the Cluster is being deleted", "Another actor removed the annotation"
 	draining := history.Course{Deleted: at(0), Limited: true, DrainStart: ptr.To(at(2)), DrainEnd: at(55), Releasing: at(55)} // the drain had not ended
 	ended, unread := draining, history.Course{Deleted: at(0), DrainEnd: at(55), Releasing: at(55)}

@@ -154,7 +154,7 @@ func (c *collector) report(s *scene, root types.UID) *recording.Drain {
 // trace is a complete trace.
 type trace struct {
 	*scene
-	spans []span
+	spans []span // without those of the outcome, which follow the root
 }
 
 // traceOf waits until the root span of the trace of a Machine or NodeMaintenance and the parents of all spans have arrived, and returns the
@@ -167,6 +167,7 @@ func (c *collector) traceOf(s *scene, root types.UID) *trace {
 		var err error
 		t.spans, err = c.spans(s.Context(), id)
 		g.Expect(err).NotTo(HaveOccurred())
+		t.spans = slices.DeleteFunc(t.spans, func(each span) bool { return each.Name == drainhistory.OutcomeSpan })
 		ids := sets.New("")
 		for _, each := range t.spans {
 			ids.Insert(each.ID)
@@ -200,6 +201,19 @@ func (t *trace) evacuationOf(pod *corev1.Pod) span {
 	found := t.where(func(s span) bool { return s.Name == "evacuate Pod" && s.Tags["k8s.pod.uid"] == string(pod.UID) })
 	t.Expect(found).To(HaveLen(1), "Pod %s", pod.Name)
 	return found[0]
+}
+
+// expectOutcome checks that the trace of a Machine gets a span, below the root, which says how many Pods were evicted,
+// and how many of them were not replaced.
+func (t *trace) expectOutcome(jaeger *collector, root types.UID, evicted, notReplaced int) {
+	t.Helper()
+	parent := t.where(func(s span) bool { return s.Parent == "" })[0].ID
+	numbers := And(HaveKeyWithValue(drainhistory.EvictedKey, BeEquivalentTo(evicted)), HaveKeyWithValue(drainhistory.NotReplacedKey, BeEquivalentTo(notReplaced)))
+	t.Eventually(func(g Gomega) {
+		spans, err := jaeger.spans(t.Context(), traceID(root))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(spans).To(ContainElement(And(HaveField("Name", drainhistory.OutcomeSpan), HaveField("Parent", parent), HaveField("Tags", numbers))))
+	}, outcomeTimeout, pace).Should(Succeed())
 }
 
 // tree returns the trace as an indented list of spans.

@@ -30,7 +30,7 @@ func TestTraces(t *testing.T) {
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: time.Second, ManagerArgs: []string{flag}})
 	all.withMachines("traced", "daemons", "crashed", "hung")
 
-	t.Run("M70, M72, M74, M75: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
+	t.Run("M70, M72, M74, M75, M150: a deletion is a trace of its parts, drain orders, Pods and waits, which agrees with the audit log", func(t *testing.T) {
 		s := all.sub(t)
 		defer s.removeWorkloads()
 		tracedDeletion(s, jaeger)
@@ -107,6 +107,7 @@ func tracedDeletion(s *scene, jaeger *collector) {
 		s.Expect(byBudget[i].Tags).To(HaveKeyWithValue("k8s.pod.name", eviction.Name))
 	}
 
+	trace.expectOutcome(jaeger, machine.UID, len(web)+len(storage)+1, 1)
 	report := jaeger.report(s, machine.UID)
 	s.Expect(*report).To(And(HaveField("Machine", namespace+"/traced"), HaveField("Nodes", ConsistOf("traced")),
 		HaveField("Deleted", BeTemporally("==", machineDeleted))))
