@@ -290,7 +290,7 @@ func (r *run) createLoad(ctx context.Context, nodes []string) error {
 func (r *run) loadRuns(ctx context.Context) error {
 	pods, budgets := &corev1.PodList{}, &policyv1.PodDisruptionBudgetList{}
 	for _, list := range []client.ObjectList{pods, budgets} {
-		if err := r.workload.Client.List(ctx, list, client.InNamespace(r.namespace)); err != nil {
+		if err := r.workload.Client.List(ctx, list, client.InNamespace(r.namespace), client.UnsafeDisableDeepCopy); err != nil {
 			return err
 		}
 	}

@@ -151,14 +151,20 @@ func (c *directClient) List(_ context.Context, list client.ObjectList, options .
 	share := (&client.ListOptions{}).ApplyOptions(options).UnsafeDisableDeepCopy
 	objects, revision := c.server.list(k, chosen.selector)
 	items := make([]runtime.Object, len(objects))
+	shared, err := c.newItem(list, gvk)
+	if err != nil {
+		return err
+	}
 	for i, v := range objects {
+		if share != nil && *share && reflect.TypeOf(shared) == reflect.TypeOf(v.object) {
+			items[i] = v.object // SetList copies the struct
+			continue
+		}
 		item, err := c.newItem(list, gvk)
 		if err != nil {
 			return err
 		}
-		if share != nil && *share && reflect.TypeOf(item) == reflect.TypeOf(v.object) {
-			reflect.ValueOf(item).Elem().Set(reflect.ValueOf(v.object).Elem())
-		} else if err := copyTo(item, v); err != nil {
+		if err := copyTo(item, v); err != nil {
 			return err
 		}
 		items[i] = item
