@@ -127,15 +127,15 @@ func (l Leaving) isRequested() bool {
 // triage returns the Pods that wait for a surge, and the reports of those that are not surged. If Pods of the previous round have not
 // terminated yet, it returns in last the decision to wait for them.
 func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision) {
-	var chosen []Leaving
+	var chosen, scaled []Leaving
 	for _, pod := range o.Leaving {
 		switch {
 		case !pod.Owned:
 			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
-		case strings.HasPrefix(pod.Message, scaling(o.Deployment)): // this surge has not ended, but its record is gone
-			reports = append(reports, refuse(pod, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge"))
+		case o.isScaled(pod):
+			scaled = append(scaled, pod)
 		case !pod.isRequested():
 			reports = append(reports, refuse(pod, NotRequested, notRequested))
 		case pod.Policy == v1alpha1.SurgeIfSingleReplica && replicas(o.Deployment) != 1:
@@ -146,6 +146,10 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		default:
 			waiting = append(waiting, pod)
 		}
+	}
+	if slices.ContainsFunc(slices.Concat(o.Leaving, o.held), o.isScaled) { // the surge has not ended, but its record is gone
+		all := slices.Concat(waiting, scaled) // those of later rounds first: only the last reports to the others say that it was scaled
+		waiting, reports = nil, append(reports, refuseAll(all, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
 	}
 	if len(chosen) == 0 {
 		return waiting, reports, nil
@@ -160,6 +164,11 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		last.RequeueAt = o.Now.Add(settleInterval)
 	}
 	return waiting, reports, last
+}
+
+// isScaled reports whether the last report to a Pod says that the Deployment is scaled for it.
+func (o Observation) isScaled(pod Leaving) bool {
+	return pod.Owned && strings.HasPrefix(pod.Message, scaling(o.Deployment))
 }
 
 // ineligible returns why the Deployment cannot surge.
