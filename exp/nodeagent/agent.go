@@ -287,7 +287,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 		if err := a.State.SetReady(observed.Ready(lock)); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to write the readiness of the agent")
 		}
-		if node != nil && observed.Runtime.Known {
+		if node != nil && observed.Runtime.Known && (!observed.Settings.Enabled() || lock.Answered()) {
 			a.setCondition(ctx, node, observed.Condition(lock))
 		}
 		select {

@@ -86,3 +86,23 @@ func TestPhases(t *testing.T) {
 		g.Expect(late).NotTo(BeClosed(), "the critical Pod has received SIGTERM only after the regular one was given up")
 	})
 }
+
+func TestConditionBeforeTheFirstAnswer(t *testing.T) {
+	t.Run("S2: the agent does not report that it cannot delay a shutdown before logind has answered, or was found not to", func(t *testing.T) {
+		t.Parallel()
+		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}
+		agent := agentOf(t, server)
+		agent.node, agent.observed.Runtime.Known = nodeOf("u1"), true
+		events := func() []string {
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return server.events
+		}
+		agent.Keeper = busKeeper(t, &systemBus{answers: map[string]any{}})
+		agent.Keeper.DelayFor(time.Minute, "")
+		go agent.reportCondition(t.Context())
+		g.Consistently(events, 300*time.Millisecond).Should(BeEmpty())
+		go agent.Keeper.Run(t.Context())
+		g.Eventually(events).WithTimeout(time.Minute).Should(ContainElement(ContainSubstring("ServiceUnknown")))
+	})
+}

@@ -48,6 +48,9 @@ type State struct {
 // Delays reports whether a shutdown would be delayed: logind grants locks also if it allows no delay.
 func (s State) Delays() bool { return s.Held && s.DelayMax > 0 }
 
+// Answered reports whether logind has granted or refused the lock, or it is known why it cannot be asked.
+func (s State) Answered() bool { return s.Held || s.Known || s.Problem != "" }
+
 // Keeper holds a lock, and takes a new one when the lock is lost because the bus or logind has restarted.
 type Keeper struct {
 	// Socket is the path of the system bus's socket.
