@@ -2,7 +2,9 @@ package forecast_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -215,6 +217,29 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
+func TestLongNames(t *testing.T) {
+	t.Run("K55: long names of tenants in the causes leave room for the other causes and for their numbers", func(t *testing.T) {
+		drained, names := pod("db-0", ofController), []string{"two", "three", "four", "five"}
+		nodes, pods := []*corev1.Node{node("one", roomy)}, []corev1.Pod{drained}
+		for i, name := range names {
+			nodes = append(nodes, node(name, roomy, func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelHostname: name} }))
+			pods = append(pods, neighbor("web", name, apartFrom(term("db-0", corev1.LabelHostname)), func(p *corev1.Pod) {
+				p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "Set", strings.Repeat(fmt.Sprint(i), 253)
+			}))
+		}
+		cluster := forecast.NewCluster(nodes, sets.New("one"))
+		for i := range pods {
+			cluster.Add(&pods[i])
+		}
+		g := NewWithT(t)
+		got := warningsAbout(forecast.Observation{Maintenance: maintenance("m")}, cluster, drained)
+		g.Expect(got).To(HaveLen(1))
+		_, message, _ := strings.Cut(got[0], "]: ")
+		g.Expect(message).To(And(HavePrefix("may find no place on 4 other Nodes: "), HaveSuffix("… (1) and 1 more")))
+		g.Expect(utf8.RuneCountInString(message)).To(BeNumerically("<=", 700), "a terminal shows no more of a message")
+	})
+}
+
 func TestPlacesTogether(t *testing.T) {
 	cpu := func(name, quantity string, changes ...func(*corev1.Pod)) corev1.Pod {
 		p := pod(name, ofController, requesting(corev1.ResourceCPU, quantity))
@@ -241,19 +266,19 @@ func TestPlacesTogether(t *testing.T) {
 		"nothing if all Pods fit": {[]*corev1.Node{two}, nil, []corev1.Pod{cpu("a", "1"), cpu("b", "1")}, ""},
 		"Pods that only fit alone": {
 			[]*corev1.Node{two}, nil, []corev1.Pod{cpu("b", "1"), cpu("a", "1"), cpu("c", "1")},
-			"[default/a default/b default/c]: each alone finds a place, but 1 of the 3 may find none together on 1 other Node: not enough free cpu (1)",
+			"[default/a default/b default/c]: each alone may find a place, but 1 of the 3 may find none together on 1 other Node: not enough free cpu (1)",
 		},
 		"Pods of several drains": {
 			[]*corev1.Node{two}, nil, []corev1.Pod{cpu("a", "1500m"), cpu("b", "1500m", on("later"))},
-			"[default/a default/b]: each alone finds a place, but 1 of the 2 may find none together on 1 other Node: not enough free cpu (1)",
+			"[default/a default/b]: each alone may find a place, but 1 of the 2 may find none together on 1 other Node: not enough free cpu (1)",
 		},
 		"Pods for which only parts of Nodes are free": {
 			[]*corev1.Node{two, three}, nil, []corev1.Pod{cpu("a", "1100m"), cpu("b", "1100m"), cpu("c", "1100m")},
-			"[default/a default/b default/c]: each alone finds a place, but 1 of the 3 may find none together on 2 other Nodes: not enough free cpu (2)",
+			"[default/a default/b default/c]: each alone may find a place, but 1 of the 3 may find none together on 2 other Nodes: not enough free cpu (2)",
 		},
 		"the same host port": {
 			[]*corev1.Node{two}, nil, []corev1.Pod{cpu("a", "1", withPort(80, "")), cpu("b", "1", withPort(80, ""))},
-			"[default/a default/b]: each alone finds a place, but 1 of the 2 may find none together on 1 other Node: host port 80 in use (1)",
+			"[default/a default/b]: each alone may find a place, but 1 of the 2 may find none together on 1 other Node: host port 80 in use (1)",
 		},
 		"nothing about Pods that find no place alone": {[]*corev1.Node{two}, nil, []corev1.Pod{cpu("a", "3"), cpu("b", "2")}, ""},
 		"nothing about small Pods that leave a large one its Node": {
@@ -267,7 +292,7 @@ func TestPlacesTogether(t *testing.T) {
 		},
 		"a Pod whose place one with a higher priority takes": {
 			[]*corev1.Node{two}, nil, []corev1.Pod{cpu("a", "500m"), cpu("b", "1900m", withPriority(1))},
-			"[default/a default/b]: each alone finds a place, but 1 of the 2 may find none together on 1 other Node: not enough free cpu (1)",
+			"[default/a default/b]: each alone may find a place, but 1 of the 2 may find none together on 1 other Node: not enough free cpu (1)",
 		},
 	} {
 		t.Run("K63: warns of "+name, func(t *testing.T) {

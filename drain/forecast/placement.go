@@ -18,8 +18,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// maxCauses is how many causes a message names for which Nodes offer no place.
-const maxCauses = 3
+// maxCauses is how many causes a message names for which Nodes offer no place, and maxCause the length of each: tenants choose the names in
+// them.
+const maxCauses, maxCause = 3, 200
 
 // Claims returns the PersistentVolumeClaims whose volumes restrict where the replacements of evicted Pods can run. An ephemeral volume does
 // not: the replacement gets a new one.
@@ -167,7 +168,7 @@ func (r refusals) text(nodes int) string {
 	}
 	sorted := slices.SortedFunc(maps.Keys(r), func(a, b string) int { return cmp.Or(cmp.Compare(r[b], r[a]), cmp.Compare(a, b)) })
 	for i, cause := range sorted {
-		sorted[i] = fmt.Sprintf("%s (%d)", cause, r[cause])
+		sorted[i] = fmt.Sprintf("%s (%d)", text.Cut(cause, maxCause), r[cause])
 	}
 	return fmt.Sprintf(" on %s: %s", text.Count(nodes, "other Node"), text.List(sorted, maxCauses))
 }

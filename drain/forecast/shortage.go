@@ -44,7 +44,7 @@ func (c *Cluster) Shortage(drains []Forecast) *Warning {
 	}
 	slices.Sort(names)
 	return &Warning{Kind: MayNotFitTogether, Pods: names, Message: fmt.Sprintf(
-		"each alone finds a place, but %d of the %d may find none together%s", len(left), len(movers), last.text(len(c.places)))}
+		"each alone may find a place, but %d of the %d may find none together%s", len(left), len(movers), last.text(len(c.places)))}
 }
 
 func byPriority(a, b *mover) int {

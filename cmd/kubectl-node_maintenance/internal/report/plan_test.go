@@ -289,7 +289,7 @@ func TestWarn(t *testing.T) {
 			other.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}
 			return forecast.NewCluster([]*corev1.Node{other}, nodes)
 		})
-		message := "each alone finds a place, but 1 of the 2 may find none together on 1 other Node: not enough free pods (1)"
+		message := "each alone may find a place, but 1 of the 2 may find none together on 1 other Node: not enough free pods (1)"
 		g := NewWithT(t)
 		g.Expect(plan.Warnings).To(Equal([]report.Warning{
 			{Kind: forecast.MayNotFitTogether, Object: "Cluster a", Pods: []string{"shop/web-0", "shop/web-2"}, Message: message},
