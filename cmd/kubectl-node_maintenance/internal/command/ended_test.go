@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -47,6 +48,11 @@ func TestEndedDrains(t *testing.T) {
 			g.Expect(stderr).To(ContainSubstring("no Machine matches"))
 		})
 	}
+	t.Run("K61: the recording of a MachineDeployment has the drains of the Machines that it has observed", func(t *testing.T) {
+		g, all := NewWithT(t), []v1alpha1.MachineDrainPolicy{policy}
+		g.Expect(endedDrains(all, "machinedeployment", "workers", sets.New("default/w1"))).To(HaveLen(1))
+		g.Expect(endedDrains(all, "machinedeployment", "workers", sets.New("other/w1"))).To(BeEmpty())
+	})
 	for name, answer := range map[string]metav1.Status{
 		"that the user may not list":    {Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden},
 		"that the server fails to list": {Status: metav1.StatusFailure, Code: 500, Reason: metav1.StatusReasonInternalError},

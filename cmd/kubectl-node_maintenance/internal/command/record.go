@@ -139,9 +139,10 @@ func (r *recorder) close() error {
 // recorded returns what is recorded of what is watched. Clusters stay recorded after their last drain, while they have Machines.
 func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) func() recording.Observation {
 	clusters := sets.New[types.NamespacedName]()
+	drained := sets.New[string]()                             // the Machines that were recorded
 	namespaces := map[types.NamespacedName]sets.Set[string]{} // of Pods that were evacuated, by Cluster
 	return func() recording.Observation {
-		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...), Ended: endedDrains(w.Policies(ctx), kind, name)}
+		o := recording.Observation{Gaps: append(c.Gaps.List(), w.Problems()...)}
 		owners, existing := sets.New[string](), sets.New[types.NamespacedName]()
 		for _, m := range w.Machines(ctx) {
 			existing.Insert(clusterOf(&m))
@@ -151,6 +152,8 @@ func recorded(ctx context.Context, c *observe.Connections, w *observe.Watch, kin
 				clusters.Insert(clusterOf(&m))
 			}
 		}
+		drained = drained.Union(owners)
+		o.Ended = endedDrains(w.Policies(ctx), kind, name, drained)
 		clusters = clusters.Intersection(existing)
 		concerned := func(m *v1alpha1.NodeMaintenance) bool {
 			return kind == "" || owners.Has(m.Annotations[v1alpha1.OwnerMachineAnnotation])

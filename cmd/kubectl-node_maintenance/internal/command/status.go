@@ -122,7 +122,7 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	if err != nil {
 		return nil, err
 	}
-	ended := endedDrains(c.Current.Policies(ctx, namespace), kind, name)
+	ended := endedDrains(c.Current.Policies(ctx, namespace), kind, name, nil)
 	status := managementStatus(c, machines, kind, name, func(clusters []types.NamespacedName) []report.Drains {
 		return inParallel(clusters, func(cluster types.NamespacedName) report.Drains { return s.drainsOfCluster(ctx, c, cluster) })
 	})
@@ -133,8 +133,9 @@ func (s *statusOptions) status(ctx context.Context, c *observe.Connections, kind
 	return status, nil
 }
 
-// endedDrains returns the drains in the status of policies that the command line selects. They do not name a MachineDeployment.
-func endedDrains(policies []v1alpha1.MachineDrainPolicy, kind, name string) []outcome.Ended {
+// endedDrains returns the drains in the status of policies that the command line selects, and those of known Machines. They do not name the
+// MachineDeployment of the Machine.
+func endedDrains(policies []v1alpha1.MachineDrainPolicy, kind, name string, known sets.Set[string]) []outcome.Ended {
 	return slices.DeleteFunc(outcome.EndedOf(policies), func(e outcome.Ended) bool {
 		switch kind {
 		case "":
@@ -146,7 +147,7 @@ func endedDrains(policies []v1alpha1.MachineDrainPolicy, kind, name string) []ou
 		case "node":
 			return e.Node != name
 		default:
-			return true
+			return !known.Has(e.MachineName())
 		}
 	})
 }
