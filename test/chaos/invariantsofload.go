@@ -24,11 +24,12 @@ const (
 	mostRepeated = 200
 )
 
-// reconciledForReasons checks that no controller reconciles again and again (R65).
+// reconciledForReasons checks that no controller reconciles again and again (R65). A leader and the one before may: see
+// requestedForReasons.
 func reconciledForReasons(h *History) []string {
 	var found []string
 	for i, after := range h.Reconciliations {
-		if i == 0 {
+		if i == 0 || h.hadFault(h.Reconciliations[i-1].At, after.At, leaderReplaced) {
 			continue
 		}
 		before := h.Reconciliations[i-1]
