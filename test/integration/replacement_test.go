@@ -187,7 +187,7 @@ func namedReplica(s *scene) {
 	s.create(s.workload.Client, nm("named", v1alpha1.StageDrain, ofNodes("named-1"), inOrder))
 	why := "Waiting at most 3m0s for Pod default/named-1 of StatefulSet default/named to be replaced and ready."
 	s.expectSays(first, why)
-	s.Expect(s.evictions().Succeeded().Where(ofApp("named")).Names()).To(Equal([]string{"named-1"}))
+	s.Eventually(func() []string { return s.evictions().Succeeded().Where(ofApp("named")).Names() }, soon, pace).Should(Equal([]string{"named-1"}))
 	s.Eventually(func() []v1alpha1.BlockedPod { return s.nodeStatus("named", "named-1").Blocked }, soon, pace).
 		Should(ConsistOf(And(HaveField("Pod", "default/named-0"), HaveField("Why", why))))
 	s.Eventually(func() float64 {
