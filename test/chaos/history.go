@@ -90,12 +90,16 @@ const reconnection = time.Minute
 func (h *History) observedSince(at time.Time, lag time.Duration) time.Time {
 	since := at.Add(-lag)
 	for _, f := range h.Faults {
-		isOutage := strings.HasPrefix(f.Name, "management-") || strings.HasPrefix(f.Name, "manager-frozen")
-		if isOutage && !f.From.After(at) && !f.Until.Add(reconnection).Before(at) && f.From.Before(since) {
+		if isOutage(f.Name) && !f.From.After(at) && !f.Until.Add(reconnection).Before(at) && f.From.Before(since) {
 			since = f.From
 		}
 	}
 	return since
+}
+
+// isOutage returns whether a fault keeps the manager from the management cluster.
+func isOutage(fault string) bool {
+	return strings.HasPrefix(fault, "management-") || strings.HasPrefix(fault, "manager-frozen")
 }
 
 // hadFault returns whether one of some faults lasted at some time of a period.

@@ -44,7 +44,7 @@ func reconciledForReasons(h *History) []string {
 }
 
 // requestedForReasons checks that the manager does not repeat a request again and again, whether it is answered or not. Events are not
-// counted.
+// counted, nor is what a leader and the one before write in turn: each replaces the status that follows from the other's observations.
 func requestedForReasons(h *History) []string {
 	var found []string
 	for _, side := range []*Side{&h.Workload, &h.Management} {
@@ -55,7 +55,7 @@ func requestedForReasons(h *History) []string {
 			}
 		}
 		for request, count := range counts {
-			if count > mostRepeated {
+			if count > mostRepeated && !h.hadFault(request.minute, request.minute.Add(time.Minute), leaderReplaced) {
 				found = append(found, fmt.Sprintf("in the minute from %s, %d requests: %s %s (%s)", request.minute.Format("15:04:05"), count,
 					request.verb, request.uri, request.name))
 			}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -113,7 +112,7 @@ func (s *Schedule) stretch(factor int32) {
 		step := &s.Faults[i]
 		stretch(&step.At)
 		stretch(&step.For)
-		if strings.HasPrefix(step.Fault, "manager-frozen") || strings.HasPrefix(step.Fault, "management-") { // the invariants consider requests up to lag after their cause
+		if isOutage(step.Fault) { // the invariants consider requests up to lag after their cause
 			step.For = min(step.For, lag-appearance)
 		}
 	}
