@@ -88,16 +88,22 @@ func TestPhases(t *testing.T) {
 }
 
 func TestConditionBeforeTheFirstAnswer(t *testing.T) {
-	t.Run("S2: the agent does not report that it cannot delay a shutdown before logind has answered, or was found not to", func(t *testing.T) {
-		t.Parallel()
-		g, server := NewWithT(t), &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}
-		agent := agentOf(t, server)
+	// reporting returns an agent that has everything for its condition but the state of logind, and the messages of its events.
+	reporting := func(t *testing.T) (agent *Agent, events func() []string) {
+		t.Helper()
+		server := &apiServer{maintenance: maintenanceOf(nodeOf("u1"))}
+		agent = agentOf(t, server)
 		agent.node, agent.observed.Runtime.Known = nodeOf("u1"), true
-		events := func() []string {
+		return agent, func() []string {
 			server.mu.Lock()
 			defer server.mu.Unlock()
 			return server.events
 		}
+	}
+	t.Run("S2: the agent does not report that it cannot delay a shutdown before logind has answered, or was found not to", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, events := reporting(t)
 		agent.Keeper = busKeeper(t, &systemBus{answers: map[string]any{}})
 		agent.Keeper.DelayFor(time.Minute, "")
 		go agent.reportCondition(t.Context())
@@ -105,4 +111,42 @@ func TestConditionBeforeTheFirstAnswer(t *testing.T) {
 		go agent.Keeper.Run(t.Context())
 		g.Eventually(events).WithTimeout(time.Minute).Should(ContainElement(ContainSubstring("ServiceUnknown")))
 	})
+	t.Run("S2: nor when the Node selects a configuration that enables the delay, and the one for all Nodes does not", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		agent, events := reporting(t)
+		agent.Keeper = keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": false, "InhibitDelayMaxUSec": hangs{}}})
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		agent.Keeper.DelayFor(time.Minute, "")
+		go agent.reportCondition(t.Context())
+		g.Consistently(events, 300*time.Millisecond).Should(BeEmpty())
+		g.Eventually(events).WithTimeout(time.Minute).Should(ContainElement(ContainSubstring("ServiceUnknown")))
+	})
+	t.Run("S2: the agent reports that it cannot delay a shutdown if logind or the system bus hangs when the agent starts", func(t *testing.T) {
+		t.Parallel()
+		for _, hung := range []string{"bus", "logind"} {
+			agent, events := reporting(t)
+			agent.Keeper = busKeeper(t, &systemBus{answers: map[string]any{"PreparingForShutdown": false, "InhibitDelayMaxUSec": hangs{}, "Inhibit": hangs{}}})
+			if hung == "bus" {
+				agent.Keeper.Socket = hungSocket(t)
+			}
+			agent.Keeper.DelayFor(time.Minute, "")
+			go agent.Keeper.Run(t.Context())
+			go agent.reportCondition(t.Context())
+			NewWithT(t).Eventually(events).WithTimeout(30*time.Second).Should(ContainElement(ContainSubstring("does not answer")), hung)
+		}
+	})
+}
+
+// hungSocket returns a socket that accepts connections, and on which nothing answers.
+func hungSocket(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	dir, err := os.MkdirTemp("", "bus") //nolint:usetesting // the name of a test may be too long
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "bus"))
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener.Addr().String()
 }

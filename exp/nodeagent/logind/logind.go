@@ -29,6 +29,8 @@ const (
 	// askTimeout limits how long systemd may take to answer a question, stopTimeout how long it may take to accept that it stops or starts the
 	// kubelet. The latter is short, because the time is missing for the Pods.
 	askTimeout, stopTimeout = 3 * time.Second, 2 * time.Second
+	// answerTimeout is the time after which a request for a lock that has no answer is a problem.
+	answerTimeout = 10 * time.Second
 )
 
 // State is the observed state of logind and of the lock.
@@ -39,6 +41,8 @@ type State struct {
 	Preparing bool
 	// Known is true once logind has answered whether a shutdown is in progress, and false again while it does not answer.
 	Known bool
+	// Pending is true while a lock is wanted that logind has neither granted nor refused. It is not set again when a lock is lost.
+	Pending bool
 	// DelayMax is the maximum delay that logind allows (InhibitDelayMaxSec). It may change just after a shutdown has begun.
 	DelayMax time.Duration
 	// Problem explains why there is no lock, or why the delay is shorter than configured. Empty if there is no problem.
@@ -49,7 +53,7 @@ type State struct {
 func (s State) Delays() bool { return s.Held && s.DelayMax > 0 }
 
 // Answered reports whether logind has granted or refused the lock, or it is known why it cannot be asked.
-func (s State) Answered() bool { return s.Held || s.Known || s.Problem != "" }
+func (s State) Answered() bool { return s.Held || s.Known && !s.Pending || s.Problem != "" }
 
 // Keeper holds a lock, and takes a new one when the lock is lost because the bus or logind has restarted.
 type Keeper struct {
@@ -93,8 +97,21 @@ func (k *Keeper) DelayFor(want time.Duration, dropInDir string) {
 	if k.want == want && k.dropInDir == dropInDir {
 		return
 	}
+	if k.want == 0 && want > 0 {
+		k.state.Pending = true
+		time.AfterFunc(answerTimeout, k.observeSilence)
+	}
 	k.want, k.dropInDir = want, dropInDir
 	notify(k.delayChanged)
+}
+
+// observeSilence records that the system bus or logind hangs: a connection or a request then waits for ever.
+func (k *Keeper) observeSilence() {
+	k.update(func(s *State) {
+		if s.Pending && k.want > 0 && !s.Answered() {
+			s.Problem = "the system bus or logind does not answer"
+		}
+	})
 }
 
 // notify sends to a channel with a buffer of one, unless the receiver has not handled the last notification. A nil channel has no receiver
@@ -246,7 +263,7 @@ func (k *Keeper) applyDelay(ctx context.Context, conn *dbus.Conn) {
 	switch s := k.State(); {
 	case s.Held && k.wantsLock():
 		problem := k.ensureDelay(ctx, conn, conn.Object(loginName, loginPath))
-		k.update(func(s *State) { s.Problem = problem })
+		k.update(func(s *State) { s.Problem, s.Pending = problem, false })
 	case !s.Preparing:
 		k.takeLock(ctx, conn)
 	case !k.wantsLock(): // the shutdown began just before, and nothing else releases the lock
@@ -326,8 +343,8 @@ func ownerOf(ctx context.Context, conn *dbus.Conn, name string) (client string, 
 
 // takeLock takes a lock and closes the previous one, or only closes it if no delay is wanted.
 func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
-	logind, problem := conn.Object(loginName, loginPath), ""
-	if k.wantsLock() {
+	logind, problem, wanted := conn.Object(loginName, loginPath), "", k.wantsLock()
+	if wanted {
 		problem = k.inhibit(ctx, conn, logind)
 	} else {
 		k.removeDropIn(ctx, conn)
@@ -335,7 +352,7 @@ func (k *Keeper) takeLock(ctx context.Context, conn *dbus.Conn) {
 	}
 	preparing, err := property[bool](logind, "PreparingForShutdown")
 	k.update(func(s *State) {
-		s.Problem, s.Known = problem, err == nil
+		s.Problem, s.Known, s.Pending = problem, err == nil, s.Pending && !wanted
 		if s.Known {
 			s.Preparing = preparing
 		}
