@@ -23,7 +23,7 @@ const (
 // Outcome is what became of the Pods that a drain has evicted.
 type Outcome struct {
 	Cluster string `json:"cluster,omitempty"`
-	// Machine is "namespace/name" of the deleted Machine, Maintenance the name of a NodeMaintenance that serves no deleted Machine.
+	// Machine is "namespace/name" of the Machine, Maintenance the name of a NodeMaintenance that serves none. Traces have both.
 	Machine     string `json:"machine,omitempty"`
 	Maintenance string `json:"nodeMaintenance,omitempty"`
 	Node        string `json:"node,omitempty"`
@@ -76,16 +76,13 @@ func (o *OutcomeOfController) Sentence() string {
 	return sentence
 }
 
-// outcomes adds a line for each drain that has ended since, or shortly before, the recording began. The NodeMaintenance of a deleted
-// Machine has none: the policy of the Machine has its outcome.
+// outcomes adds a line for each drain that has ended since, or shortly before, the recording began: of a Machine the last one that has. The
+// policy of a deleted Machine has the outcome, and so may its NodeMaintenance, which exists for some time after the Machine, or was drained
+// before the deletion.
 func (r *Recorder) outcomes(o *Observation, present map[string]Line) {
-	deleted := map[string]bool{}
-	for i := range o.Machines {
-		deleted[o.Machines[i].Namespace+"/"+o.Machines[i].Name] = !o.Machines[i].DeletionTimestamp.IsZero()
-	}
 	add := func(recorded Outcome, of *v1alpha1.DrainOutcome) {
 		id := "outcome " + recorded.id()
-		if _, known := present[id]; of != nil && !known && of.EndTime.After(r.begin.Add(-endedBefore)) { // the last one of Machines with one name
+		if last, known := present[id]; of != nil && of.EndTime.After(r.begin.Add(-endedBefore)) && (!known || of.EndTime.After(last.Outcome.Ended)) {
 			recorded.set(of)
 			present[id] = Line{Outcome: &recorded}
 		}
@@ -97,11 +94,21 @@ func (r *Recorder) outcomes(o *Observation, present map[string]Line) {
 	for i := range o.Workloads {
 		w := &o.Workloads[i]
 		for j := range w.Maintenances {
-			if m := &w.Maintenances[j]; !deleted[m.Annotations[v1alpha1.OwnerMachineAnnotation]] {
-				add(Outcome{Cluster: w.Cluster, Maintenance: m.Name}, m.Status.Outcome)
-			}
+			add(outcomeOf(w.Cluster, &w.Maintenances[j]), w.Maintenances[j].Status.Outcome)
 		}
 	}
+}
+
+// outcomeOf names the drain of a NodeMaintenance.
+func outcomeOf(cluster string, m *v1alpha1.NodeMaintenance) Outcome {
+	o := Outcome{Cluster: cluster, Machine: m.Annotations[v1alpha1.OwnerMachineAnnotation]}
+	switch {
+	case o.Machine == "":
+		o.Maintenance = m.Name
+	case len(m.Status.NodeStatuses) == 1:
+		o.Node = m.Status.NodeStatuses[0].NodeRef.Name
+	}
+	return o
 }
 
 // id identifies the drain of an outcome.
@@ -115,10 +122,14 @@ func (o *Outcome) set(of *v1alpha1.DrainOutcome) {
 	o.More = len(of.Applications) - len(o.Controllers)
 }
 
-// outcome adds an outcome, or replaces what was read of the same drain before.
+// outcome adds an outcome, or replaces what was read of the same drain, or of an earlier one, before.
 func (b *builder) outcome(o Outcome) {
 	id := o.id()
-	if _, known := b.outcomes[id]; !known && len(b.outcomes) == maxOutcomes {
+	last, known := b.outcomes[id]
+	switch {
+	case known && o.Ended.Before(last.Ended): // the policy has dropped the drain of the Machine, and its NodeMaintenance still exists
+		return
+	case !known && len(b.outcomes) == maxOutcomes:
 		b.gap("more than " + itoa(maxOutcomes) + " outcomes of drains; the others are missing")
 		return
 	}

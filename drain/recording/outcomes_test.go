@@ -64,6 +64,33 @@ func TestOutcomes(t *testing.T) {
 		g.Expect(titles).To(ConsistOf("Machine default/w1", "NodeMaintenance by-hand"))
 	})
 
+	t.Run("K61: a drain is one although its NodeMaintenance exists longer than the deleted Machine, or was drained before the deletion", func(t *testing.T) {
+		g, s := NewWithT(t), newScene()
+		inPlace := endedDrain("w1", 0).DrainOutcome
+		inPlace.Pods = v1alpha1.EvictedPods{Evicted: 2, Ready: 2}
+		deletion := s.observed.Machines[0].DeletionTimestamp
+		s.observed.Machines[0].DeletionTimestamp = nil
+		s.observe(1, func(w *recording.Workload) { w.Maintenances[0].Status.Outcome = &inPlace })
+		g.Expect(read(t, s.file()).Outcomes).To(HaveExactElements(HaveField("Pods.Ready", BeEquivalentTo(2))))
+		s.observed.Machines[0].DeletionTimestamp = deletion
+		s.observe(2, nil)
+		s.observed.Machines, s.observed.Ended = nil, []outcome.Ended{endedDrain("w1", 120)}
+		s.observe(121, nil)
+		s.observed.Ended = nil // the policy has dropped it
+		s.observe(122, nil)
+		h := read(t, s.file())
+		g.Expect(h.Outcomes).To(HaveExactElements(HaveField("Pods", v1alpha1.EvictedPods{Evicted: 3, Unknown: 3})))
+		g.Expect(h.Outcomes[0].Title()).To(Equal("Machine default/w1"))
+	})
+
+	t.Run("K61: the drain in place of a Machine is not hidden by one of an earlier Machine with its name", func(t *testing.T) {
+		g, s := NewWithT(t), newScene()
+		inPlace := endedDrain("w1", 60).DrainOutcome
+		s.observed.Machines[0].DeletionTimestamp, s.observed.Ended = nil, []outcome.Ended{endedDrain("w1", 0)}
+		s.observe(61, func(w *recording.Workload) { w.Maintenances[0].Status.Outcome = &inPlace })
+		g.Expect(read(t, s.file()).Outcomes).To(HaveExactElements(HaveField("Ended", BeTemporally("==", at(60)))))
+	})
+
 	t.Run("K61: a drain that ended more than an hour before the recording is not in it", func(t *testing.T) {
 		g, s := NewWithT(t), newScene()
 		s.observed.Ended = []outcome.Ended{endedDrain("late", -1800), endedDrain("early", -3601)}
