@@ -96,3 +96,18 @@ func TestEnded(t *testing.T) {
 		NewWithT(t).Expect(statusOf(false, nil, ended("w1", -time.Hour, odd))).To(ContainSubstring("Machine default/w1, ended 0s ago: -1 evicted: 3 Pending"))
 	})
 }
+
+func TestBlockedOfNodes(t *testing.T) {
+	t.Run("K37: the age of Pods of several Nodes that wait for the same is that of the oldest wait", func(t *testing.T) {
+		m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "rack"}}
+		m.Spec.Stage = v1alpha1.StageDrain
+		for i, ago := range []time.Duration{2 * time.Minute, 50 * time.Minute} {
+			name := string("ab"[i])
+			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{
+				NodeRef: v1alpha1.NodeReference{Name: name},
+				Blocked: []v1alpha1.BlockedPod{{Pod: "shop/" + name, Why: "waiting", Since: ptr.To(metav1.NewTime(now.Add(-ago)))}},
+			})
+		}
+		NewWithT(t).Expect(statusOf(false, []v1alpha1.NodeMaintenance{m})).To(ContainSubstring("Pods shop/a, shop/b for at most 50m, now: waiting"))
+	})
+}

@@ -322,15 +322,18 @@ func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
 // blocked writes one line for adjacent Pods with the same reason. Since is when a Pod began to wait, maybe for something else.
 func (t text) blocked(indent string, pods []BlockedPod, now time.Time) {
 	for i := 0; i < len(pods); {
-		first, names, longest := pods[i], []string{}, age(pods[i].Since, now)
-		for ; i < len(pods) && pods[i].Why == first.Why; i++ { // those that wait longest are first
+		first, names, oldest, prefix := pods[i], []string{}, pods[i].Since, ""
+		for ; i < len(pods) && pods[i].Why == first.Why; i++ { // of each Node, those that wait longest are first
 			names = append(names, pods[i].Pod)
 			if age(pods[i].Since, now) != age(first.Since, now) {
-				longest = "at most " + age(first.Since, now)
+				prefix = "at most "
+			}
+			if since := pods[i].Since; oldest == "" || since != "" && since < oldest {
+				oldest = since
 			}
 		}
 		fmt.Fprint(t, indent)
-		t.line("  %s for %s, now: %s", PodNames(names), longest, first.Why)
+		t.line("  %s for %s, now: %s", PodNames(names), prefix+age(oldest, now), first.Why)
 	}
 }
 
