@@ -166,9 +166,10 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 	return waiting, reports, last
 }
 
-// isScaled reports whether the last report to a Pod says that the Deployment is scaled for it.
+// isScaled reports whether the last report to a Pod says that the Deployment is scaled for it. One that is marked does not count: the surge
+// may just have been completed, and the watch of Evacuations may not have delivered the report of that.
 func (o Observation) isScaled(pod Leaving) bool {
-	return pod.Owned && strings.HasPrefix(pod.Message, scaling(o.Deployment))
+	return pod.Owned && !pod.Marked && strings.HasPrefix(pod.Message, scaling(o.Deployment))
 }
 
 // ineligible returns why the Deployment cannot surge.

@@ -512,6 +512,23 @@ func TestRolloutUndo(t *testing.T) {
 			}
 		})
 	}
+	t.Run("E25: the next round begins, although the watch has not delivered that the last one is completed", func(t *testing.T) {
+		w := deployed(4).evacuated(2, v1alpha1.SurgeAlways)
+		for w.marked() == 0 {
+			w.step()
+			w.settle()
+		}
+		marked := w.observed().Marked[0].UID
+		before := w.evacuations[marked].message
+		w.step() // the Deployment is scaled back
+		w.evacuations[marked].message = before
+		if w.step(); len(w.refusals) > 0 || w.baseline() != nil {
+			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		}
+		if w.run(); len(w.refusals) > 0 || len(w.evacuations) > 0 {
+			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		}
+	})
 	t.Run("E25: a tool that replaces the HorizontalPodAutoscaler again and again ends the surge after a minute, and the Pod is evicted", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		leaving, manifest, last := w.observed().Leaving[0].UID, w.autoscaler.DeepCopy(), begin
