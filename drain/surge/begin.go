@@ -147,10 +147,12 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			waiting = append(waiting, pod)
 		}
 	}
-	if slices.ContainsFunc(slices.Concat(o.Leaving, o.held), o.isScaled) { // the surge has not ended, but its record is gone
-		all := slices.Concat(waiting, scaled) // those of later rounds first: only the last reports to the others say that it was scaled
-		waiting, reports = nil, append(reports, refuseAll(all, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
+	isReplaced := func(pod Leaving) bool { return o.isScaled(pod) && o.Now.Before(pod.Deadline.Add(-lastMargin)) } // otherwise it may be cancelled
+	if slices.ContainsFunc(slices.Concat(o.Leaving, o.held), isReplaced) {                                         // the surge has not ended, but its record is gone
+		// Those of later rounds first: only the last reports to the others say that it was scaled.
+		waiting, scaled = nil, slices.Concat(waiting, scaled)
 	}
+	reports = append(reports, refuseAll(scaled, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
 	if len(chosen) == 0 {
 		return waiting, reports, nil
 	}

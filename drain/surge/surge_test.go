@@ -529,6 +529,31 @@ func TestRolloutUndo(t *testing.T) {
 			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
 		}
 	})
+	t.Run("E25: the next round begins, although the watch has not delivered that the last one was cancelled", func(t *testing.T) {
+		w := deployed(4).evacuated(2, v1alpha1.SurgeAlways)
+		w.step()
+		w.full = true
+		w.step()
+		w.replicate()
+		first := w.baseline().Pods[0].UID
+		before := w.evacuations[first].message
+		w.now = w.evacuations[first].since.Add(progressDeadline - time.Second)
+		for _, e := range w.evacuations {
+			if e != w.evacuations[first] {
+				e.since = w.now // renewed
+			}
+		}
+		for w.baseline() != nil {
+			w.step()
+		}
+		w.evacuations[first].message, w.evacuations[first].completed = before, false
+		delete(w.refusals, first)
+		w.step()
+		delete(w.refusals, first)
+		if len(w.refusals) > 0 {
+			t.Errorf("refused: %v, %v", w.refusals, w.reports)
+		}
+	})
 	t.Run("E25: a tool that replaces the HorizontalPodAutoscaler again and again ends the surge after a minute, and the Pod is evicted", func(t *testing.T) {
 		w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
 		leaving, manifest, last := w.observed().Leaving[0].UID, w.autoscaler.DeepCopy(), begin
