@@ -147,8 +147,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			waiting = append(waiting, pod)
 		}
 	}
-	isReplaced := func(pod Leaving) bool { return o.isScaled(pod) && o.Now.Before(pod.Deadline.Add(-lastMargin)) } // otherwise it may be cancelled
-	if slices.ContainsFunc(slices.Concat(o.Leaving, o.held), isReplaced) {                                         // the surge has not ended, but its record is gone
+	if o.isReplaced() {
 		// Those of later rounds first: only the last reports to the others say that it was scaled.
 		waiting, scaled = nil, slices.Concat(waiting, scaled)
 	}
@@ -166,6 +165,13 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		last.RequeueAt = o.Now.Add(settleInterval)
 	}
 	return waiting, reports, last
+}
+
+// isReplaced reports whether a surge has not ended, but its record is gone. One that has exceeded its deadline was cancelled.
+func (o Observation) isReplaced() bool {
+	return slices.ContainsFunc(slices.Concat(o.Leaving, o.held), func(pod Leaving) bool {
+		return o.isScaled(pod) && o.Now.Before(pod.Deadline.Add(-lastMargin))
+	})
 }
 
 // isScaled reports whether the last report to a Pod says that the Deployment is scaled for it. One that is marked does not count: the surge
