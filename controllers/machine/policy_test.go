@@ -184,16 +184,22 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		r.Client, r.Maintenances.Client = lagging, lagging
 		g.Expect(drainsAt(5*time.Minute+100*time.Millisecond)).To(Equal(1), "a drain that has begun continues")
 	})
-	t.Run("M161: no drain begins without a rule that the watch delivers while the API server is asked", func(t *testing.T) {
-		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+	underRule := func(t *testing.T) (r *Reconciler, m *clusterv1.Machine, management client.Client, remote client.WithWatch) {
+		t.Helper()
+		m = deletedWorkers(start, "a")[0]
 		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-		management, remote := managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
-		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		management, remote = managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
+		r = newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 		infrastructureExists(r, m)
 		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		return r, m, management, remote
+	}
+	t.Run("M161: no drain begins without a rule that the watch delivers while the API server is asked", func(t *testing.T) {
+		g := NewWithT(t)
+		r, m, _, remote := underRule(t)
 		delivered, lagging, live := r.Client, withoutRules{r.Client}, r.APIReader
 		r.Client, r.Maintenances.Client = lagging, lagging
-		r.APIReader = asked{live, func() { r.Client, r.Maintenances.Client = delivered, delivered }}
+		r.APIReader = listsAfter{live, func() { r.Client, r.Maintenances.Client = delivered, delivered }}
 		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
 		drains, _ := drainingIn(t, remote)
 		g.Expect(drains).To(BeEmpty(), "the rule was read before it was delivered")
@@ -203,12 +209,8 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		g.Expect(drains[0].Spec.DrainRules).To(ContainElement(HaveField("Name", rules.MachineDrainRulePrefix+"protects")))
 	})
 	t.Run("M108: a rule that is gone applies to a drain in progress until the API server confirms that it is gone", func(t *testing.T) {
-		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-		management, remote := managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
-		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
-		infrastructureExists(r, m)
-		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		g := NewWithT(t)
+		r, m, management, remote := underRule(t)
 		protects := func(after time.Duration) bool {
 			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
 			drains, _ := drainingIn(t, remote)
@@ -236,20 +238,20 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		management := managementCluster(m).Build()
 		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
 		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
-		r.APIReader = asked{r.APIReader, func() { _ = management.Create(t.Context(), policy.DeepCopy()) }}
+		r.APIReader = listsAfter{r.APIReader, func() { _ = management.Create(t.Context(), policy.DeepCopy()) }}
 		g.Expect(reconcileAt(t, r, m, start.Add(3*time.Second))).To(Succeed())
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 		g.Expect(machinedrain.HasHook(m)).To(BeTrue())
 	})
 }
 
-// asked is a client of an API server that calls a function before each list.
-type asked struct {
+// listsAfter is a client of an API server that calls a function before each list.
+type listsAfter struct {
 	client.Reader
 	before func()
 }
 
-func (c asked) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (c listsAfter) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	c.before()
 	return c.Reader.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
 }
