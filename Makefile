@@ -72,7 +72,8 @@ test-race: tools-test ## Run the tests of the main module with the race detector
 test-unit: ## Run the tests of drain/, which need no control plane.
 	go test ./drain/...
 
-# With -v, which prints why a test is skipped. One package at a time: the tests assert on the order in which real processes end, which depends on available CPU.
+# With -v, which prints why a test is skipped. Two tests at a time: they mostly wait, but they assert on the order in which real processes end,
+# which depends on available CPU.
 test-node: ## Run the tests on real nodes, with kubelets and containers (Linux, root).
 	@if [ "$$(uname -s)" != Linux ] || [ "$$(id -u)" != 0 ]; then \
 		echo "SKIPPED: make test-node needs root on Linux, for real kubelets and containers."; \
@@ -80,7 +81,7 @@ test-node: ## Run the tests on real nodes, with kubelets and containers (Linux, 
 		echo "SKIPPED: make test-node needs dbus-daemon and a C compiler."; \
 	else \
 		$(MAKE) --no-print-directory tools-controlplane tools-node && \
-		CAPNM_TEST_NODE=1 go test -count=1 -v -p 1 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
+		CAPNM_TEST_NODE=1 go test -count=1 -v -parallel 2 -timeout $(TEST_TIMEOUT) ./test/realnode/...; \
 	fi
 
 test-oldest: tools-controlplane tools-oldest ## Run the tests of admission against the oldest supported API server.
@@ -116,7 +117,7 @@ test-clusterctl: tools-test ## Install, upgrade, move and remove the provider wi
 E2E_LABELS ?=
 export E2E_NODE_IMAGE
 # Specs without one of these labels upgrade the provider and Kubernetes.
-export E2E_UPGRADES := $(if $(filter short operator figures,$(E2E_LABELS)),,1)
+export E2E_UPGRADES := $(if $(filter short operator figures agent,$(E2E_LABELS)),,1)
 
 test-e2e: ## Run the end-to-end tests on kind and Cluster API's docker provider (Linux, root, Docker's engine).
 	@missing=$$(for program in dockerd docker runc mmdebstrap iptables ip unshare jq; do command -v $$program >/dev/null || echo $$program; done); \

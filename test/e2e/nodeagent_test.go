@@ -20,7 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
 
-var _ = Describe("The node agent", Ordered, func() {
+var _ = Describe("The node agent", Ordered, Label("agent"), func() {
 	var w *workloadCluster
 
 	BeforeAll(func(ctx context.Context) {

@@ -21,6 +21,7 @@ import (
 
 // TestMachineWithRealNode tests the drain of a Machine whose Node has a real kubelet, beside a Machine with one of kwok's Nodes.
 func TestMachineWithRealNode(t *testing.T) {
+	t.Parallel()
 	s := newScene(t)
 	s.configureMore(map[string]string{"gpu.yaml": "{shutdownGracePeriod: 120s, shutdownGracePeriodCriticalPods: 20s}"})
 	node := s.node(realnode.Options{Name: "real", ProviderID: kwok.ProviderID("c1", "real")})

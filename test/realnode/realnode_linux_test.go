@@ -14,6 +14,7 @@ import (
 )
 
 func TestRealNode(t *testing.T) {
+	t.Parallel()
 	realnode.Skip(t)
 	g, ctx := NewWithT(t), t.Context()
 	g.SetDefaultEventuallyTimeout(2 * time.Minute)

@@ -24,6 +24,7 @@ import (
 
 // TestRights uses kwok's Nodes: the permissions of an agent depend on its token only.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	root := newScene(t)
 	for _, name := range []string{"mine", "theirs"} {
 		root.create(root.workload.Client, controlplane.NewNode(name))

@@ -24,6 +24,7 @@ import (
 )
 
 func TestStaticPods(t *testing.T) {
+	t.Parallel()
 	root := newScene(t)
 	node := root.node(realnode.Options{Name: "n1"})
 	for _, pod := range []*corev1.Pod{realnode.NewPod("web", "1s"), realnode.NewPod("etcd", "1s", realnode.In("kube-system"))} {
