@@ -4,7 +4,6 @@ package kubelet
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -25,15 +24,22 @@ const maxSidecars = 10
 // Client is a client for the kubelet of this node.
 type Client struct{ http *http.Client }
 
+// timeout is the timeout of a connection and of a request.
+const timeout = 5 * time.Second
+
 // New returns a client that authenticates with the token in this file. It does not verify the kubelet's certificate, which is often
-// self-signed; it connects to the loopback address only.
+// self-signed. It connects to the loopback address only, and sends its token only to a process of the user as whom the agent runs, which is
+// root (S93).
 func New(tokenFile string) *Client {
 	base := &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
-		DisableKeepAlives: true,                                  // there is one request a minute
+		DialTLSContext:    dialOwnUser,
+		DisableKeepAlives: true, // there is one request a minute
 	}
 	withToken := transport.NewCachedFileTokenSource(tokenFile)
-	return &Client{http: &http.Client{Timeout: 5 * time.Second, Transport: transport.TokenSourceWrapTransport(withToken)(base)}}
+	return &Client{http: &http.Client{
+		Timeout: timeout, Transport: transport.TokenSourceWrapTransport(withToken)(base),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the other server would get the token
+	}}
 }
 
 // HasGracefulShutdown returns whether the kubelet's own graceful shutdown is enabled.
