@@ -60,7 +60,7 @@ func neverBlock(pipe int) error {
 }
 
 func run(o options, mode string) error {
-	state := nodeagent.State{Dir: o.state}
+	state := nodeagent.State{Dir: o.state, Process: mode}
 	if mode == "ready" {
 		if !state.Ready() {
 			return errors.Errorf("the agent cannot delay a shutdown or terminate Pods: see condition %s of the Node", v1alpha1.NodeAgentReady)

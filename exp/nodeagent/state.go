@@ -17,7 +17,11 @@ import (
 )
 
 // State is what outlives the agent's process but not a reboot. It is a directory in memory that the containers of the agent's Pod share.
-type State struct{ Dir string }
+type State struct {
+	Dir string
+	// Process is the name of this process. Both containers write the same files, and have the same process ID.
+	Process string
+}
 
 // Shutdown is a shutdown in progress, or one that was cancelled.
 type Shutdown struct {
@@ -170,10 +174,11 @@ func (s State) write(name string, value any) error {
 		return errors.Wrap(err, "writing state")
 	}
 	file := filepath.Join(s.Dir, name)
-	if err := os.WriteFile(file+".tmp", content, 0o600); err != nil {
+	unfinished := file + "." + s.Process + ".tmp"
+	if err := os.WriteFile(unfinished, content, 0o600); err != nil {
 		return errors.Wrap(err, "writing state")
 	}
-	return errors.Wrap(os.Rename(file+".tmp", file), "writing state")
+	return errors.Wrap(os.Rename(unfinished, file), "writing state")
 }
 
 // KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended

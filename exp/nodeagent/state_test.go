@@ -112,3 +112,24 @@ func TestRunningAgent(t *testing.T) {
 		g.Expect(state.HasEnded()).To(BeFalse())
 	})
 }
+
+func TestStateOfBothContainers(t *testing.T) {
+	t.Run("S80: both containers can record at the same time whether the kubelet is stopped", func(t *testing.T) {
+		g, dir := NewWithT(t), t.TempDir()
+		var writing sync.WaitGroup
+		failures := make(chan error, 400)
+		for _, process := range []string{"", "lock"} {
+			writing.Go(func() {
+				for range 200 {
+					failures <- State{Dir: dir, Process: process}.SetKubeletStopped(true)
+				}
+			})
+		}
+		writing.Wait()
+		close(failures)
+		for failure := range failures {
+			g.Expect(failure).NotTo(HaveOccurred())
+		}
+		g.Expect(State{Dir: dir}.KubeletStopped()).To(BeTrue())
+	})
+}
