@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -279,7 +280,7 @@ func (a *Agent) refreshPods(ctx context.Context, port int32) error {
 func (a *Agent) reportCondition(ctx context.Context) {
 	retry := time.NewTicker(2 * time.Second)
 	defer retry.Stop()
-	for {
+	for writes := (conditionWrites{}); ; {
 		a.mu.Lock()
 		node, observed := a.node, a.observed
 		a.mu.Unlock()
@@ -288,7 +289,7 @@ func (a *Agent) reportCondition(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Failed to write the readiness of the agent")
 		}
 		if node != nil && observed.Runtime.Known && (!observed.Settings.Enabled() || lock.Answered()) {
-			a.setCondition(ctx, node, observed.Condition(lock))
+			a.setCondition(ctx, node, observed.Condition(lock), &writes)
 		}
 		select {
 		case <-ctx.Done():
@@ -348,7 +349,7 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 	return condition
 }
 
-func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted corev1.NodeCondition) {
+func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted corev1.NodeCondition, writes *conditionWrites) {
 	now := metav1.Now()
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = now, now
 	for _, present := range node.Status.Conditions {
@@ -363,13 +364,46 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 	if a.Keeper.State().Preparing && wanted.Reason != v1alpha1.ReasonNodeShutdown {
 		return // during a shutdown, requests are reserved for the NodeMaintenance
 	}
+	if !writes.due(wanted) {
+		return
+	}
 	if err := a.Cluster.SetCondition(ctx, wanted); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed to set the condition of the Node")
 		return
 	}
+	if writes.written {
+		return
+	}
+	writes.written = true
 	if wanted.Status != corev1.ConditionTrue && wanted.Reason != v1alpha1.ReasonShutdownDelayDisabled || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
 		a.recordEvent(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
 	}
+}
+
+// conditionWrites limits how often the agent writes the same condition: the API server may refuse it, another actor may remove it, and the
+// watch of the Node may not deliver it.
+type conditionWrites struct {
+	// last is the condition that was written last, or that the API server has refused, without its times.
+	last string
+	// written is true once the API server has accepted it.
+	written bool
+	// next is when the agent may write it again.
+	next    time.Time
+	backoff wait.Backoff
+}
+
+// due reports whether the agent may write a condition now, and expects that it does. It permits another condition at once.
+func (w *conditionWrites) due(condition corev1.NodeCondition) bool {
+	const longest = time.Minute
+	wanted, now := string(condition.Status)+" "+condition.Reason+" "+condition.Message, time.Now()
+	switch {
+	case w.last != wanted || now.Sub(w.next) > longest:
+		*w = conditionWrites{last: wanted, backoff: wait.Backoff{Duration: 2 * time.Second, Factor: 2, Jitter: 0.2, Steps: 10, Cap: longest}}
+	case now.Before(w.next):
+		return false
+	}
+	w.next = now.Add(w.backoff.Step())
+	return true
 }
 
 func (a *Agent) recordEvent(ctx context.Context, eventType, reason, message string) {

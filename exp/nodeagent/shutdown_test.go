@@ -38,6 +38,8 @@ type apiServer struct {
 	proxy int
 	// events are the messages of the events that the agent has created.
 	events []string
+	// conditions is how often the agent has written the condition of its Node. The server does not store it.
+	conditions int
 }
 
 func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -47,6 +49,10 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	isCondition := strings.HasSuffix(request.URL.Path, "/status")
+	if isCondition {
+		s.conditions++
+	}
 	if s.proxy != 0 {
 		return &http.Response{
 			StatusCode: s.proxy, Header: http.Header{"Content-Type": {"text/html"}}, Body: io.NopCloser(strings.NewReader("<html>")), Request: request,
@@ -54,6 +60,8 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	code, answer := http.StatusOK, any(s.maintenance)
 	switch {
+	case isCondition:
+		answer = &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
 	case strings.HasSuffix(request.URL.Path, "/nodes"):
 		list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
 		if s.node != nil {
