@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -32,11 +31,12 @@ func Served(pods []*corev1.Pod) bool {
 	})
 }
 
-// HasEvacuator reports whether a Pod of this type on a Node with an agent has the evacuator kubelet.k8s.io. Pods of a control
-// plane have it only if a rule names them (S11): a plan that covers all static Pods would otherwise stop the API server, and the
-// drain with it. by is the rule that decides about the Pod, nil if no rule matches.
+// HasEvacuator reports whether a Pod of this type on a Node with an agent has the evacuator kubelet.k8s.io. Pods in kube-system have it
+// only if a rule names them (S11). Those of a control plane, and load balancers through which its API servers are reached, are there: a
+// plan that covers all static Pods would otherwise stop the API server, or keep the kubelet or the manager from reaching it, and nothing
+// could end the maintenance. by is the rule that decides about the Pod, nil if no rule matches.
 func HasEvacuator(pod *corev1.Pod, podType v1alpha1.PodType, by *v1alpha1.DrainRule) bool {
-	return podType == v1alpha1.PodTypeStatic && (!ControlPlane(pod) || by != nil && selectsByLabel(by))
+	return podType == v1alpha1.PodTypeStatic && (pod.Namespace != metav1.NamespaceSystem || by != nil && selectsByLabel(by))
 }
 
 // selectsByLabel reports whether every entry of a rule selects Pods by label, and not only by type or namespace.
@@ -58,17 +58,6 @@ func Evacuators() []v1alpha1.Evacuator {
 // Evacuated reports whether the spec of an Evacuation lists the evacuator kubelet.k8s.io.
 func Evacuated(e *v1alpha1.Evacuation) bool {
 	return slices.ContainsFunc(e.Spec.Evacuators, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == v1alpha1.EvacuatorClassKubelet })
-}
-
-// ControlPlane reports whether a static Pod belongs to a control plane, by the labels and names that kubeadm and compatible
-// installers use.
-func ControlPlane(pod *corev1.Pod) bool {
-	if pod.Namespace != metav1.NamespaceSystem {
-		return false
-	}
-	return pod.Labels["tier"] == "control-plane" || slices.ContainsFunc(
-		[]string{"etcd-", "kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"},
-		func(prefix string) bool { return strings.HasPrefix(pod.Name, prefix) })
 }
 
 // Targets returns, as JSON, the drain targets of static Pods that maintenances in stage Drain have published for a Node, and a text that

@@ -17,7 +17,7 @@ func pod(namespace, name string, labels map[string]string) *corev1.Pod {
 
 func TestHasEvacuator(t *testing.T) {
 	etcd := pod("kube-system", "etcd-n1", nil)
-	labeled := pod("kube-system", "kine-n1", map[string]string{"tier": "control-plane"})
+	balancer := pod("kube-system", "kube-vip-n1", nil)
 	byLabel := &v1alpha1.DrainRule{
 		Name: "etcd", Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"component": "etcd"}}}},
 	}
@@ -31,7 +31,7 @@ func TestHasEvacuator(t *testing.T) {
 		"S8: a static Pod":                     {pod("default", "web-n1", nil), v1alpha1.PodTypeStatic, nil, true},
 		"S8: no other Pod":                     {pod("default", "web", nil), v1alpha1.PodTypeDefault, nil, false},
 		"S11: a control plane's":               {etcd, v1alpha1.PodTypeStatic, nil, false},
-		"S11: ... by its label":                {labeled, v1alpha1.PodTypeStatic, nil, false},
+		"S11: a load balancer of API servers":  {balancer, v1alpha1.PodTypeStatic, nil, false},
 		"S11: a rule names it":                 {etcd, v1alpha1.PodTypeStatic, byLabel, true},
 		"S11: a rule is about all static Pods": {etcd, v1alpha1.PodTypeStatic, byType, false},
 		"S11: a rule is about everything":      {etcd, v1alpha1.PodTypeStatic, &v1alpha1.DrainRule{Name: "all"}, false},

@@ -57,8 +57,8 @@ func Decide(c Config, o Observed) (Action, string) {
 	case o.KubeletTerminatesPods:
 		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet terminates the Pods"
 	case o.Drained:
-		// Some Pods still run after a drain: Pods of DaemonSets that tolerate every taint, static Pods of a control plane, and Pods
-		// that a drain rule skips.
+		// Some Pods still run after a drain: Pods of DaemonSets that tolerate every taint, static Pods in kube-system, and Pods that a
+		// drain rule skips.
 		return TerminatePods, "the Node is drained"
 	case silent >= apiPatience:
 		return TerminatePods, fmt.Sprintf("the API server has not answered for %s", apiPatience)
