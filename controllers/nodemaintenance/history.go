@@ -82,7 +82,7 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope) {
 	drained := func(m *v1alpha1.NodeMaintenance) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
 	}
-	if drained(m) && !drained(s.before) && len(s.nodes) > 0 {
+	if drained(m) && !drained(s.before) && len(s.nodes) > 0 && !s.hadEnded() {
 		if line := r.Recorder.RecordDrained(s.request, s.trace(), m, s.now); line != nil {
 			ctrl.LoggerFrom(ctx).Info("The drain has ended", line...)
 		}

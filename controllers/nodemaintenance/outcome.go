@@ -27,7 +27,8 @@ func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
 	before := s.maintenance.Status.Outcome
 	present := before.DeepCopy()
 	if drained := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil &&
-		drained.Status == metav1.ConditionTrue && len(s.nodes) > 0 && (present == nil || present.EndTime.Before(&drained.LastTransitionTime)) {
+		drained.Status == metav1.ConditionTrue && len(s.nodes) > 0 && !s.hadEnded() &&
+		(present == nil || present.EndTime.Before(&drained.LastTransitionTime)) {
 		present = r.evicted(s, drained.LastTransitionTime)
 	}
 	if present == nil {
@@ -51,6 +52,13 @@ func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
 	}
 	s.requeueAfter(outcome.Next(present, s.now))
 	return true, nil
+}
+
+// hadEnded reports whether the drain had ended before, and no Pod has terminated since then. The condition Drained is False meanwhile if
+// the Pods were listed again, after a restart of the manager for example.
+func (s *scope) hadEnded() bool {
+	last := s.before.Status.Outcome
+	return last != nil && !last.EndTime.Before(s.maintenance.Status.Summary.LastProgressTime)
 }
 
 // evicted returns the Pods that the drain has evicted. What became of them is not known yet.

@@ -166,7 +166,7 @@ func (r *Reconciler) recordEvents(ctx context.Context, s *scope) {
 		isTrue := condition.Status == metav1.ConditionTrue
 		becameTrue := isTrue && was.Status != metav1.ConditionTrue
 		switch {
-		case condition.Type == v1alpha1.NodeMaintenanceDrained && becameTrue:
+		case condition.Type == v1alpha1.NodeMaintenanceDrained && becameTrue && !s.hadEnded():
 			ctrl.LoggerFrom(ctx).Info("Drained Nodes", "nodes", len(s.nodes))
 			r.Clusters.Event(s.request.Cluster, m, corev1.EventTypeNormal, eventDrained,
 				"All Pods that must be drained have terminated or completed on Nodes: "+text.List(nodeNames(s.nodes), maxEventNodes))
