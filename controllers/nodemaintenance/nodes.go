@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/errors"
@@ -138,19 +139,28 @@ func (r *Reconciler) holdsNodes(s *scope) bool {
 
 // uncordon restores the Nodes, except those that another NodeMaintenance still cordons.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
-	if r.holdsNodes(s) {
-		return true, nil
-	}
-	restore := cordon.Restore
-	if cordon.RestoresUnconditionally(s.maintenance) {
+	restore, unconditionally := cordon.Restore, cordon.RestoresUnconditionally(s.maintenance)
+	if unconditionally {
 		restore = cordon.Uncordon
+	}
+	if r.holdsNodes(s) {
+		s.uncordonsAgain = unconditionally
+		return true, nil
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
+	var refused atomic.Bool
 	for _, node := range s.nodes {
-		group.Go(func() error { return s.collect(ctx, "restore Node "+node.Name, r.uncordonNode(ctx, s, node, restore)) })
+		group.Go(func() error {
+			err := r.uncordonNode(ctx, s, node, restore)
+			if err != nil {
+				refused.Store(true)
+			}
+			return s.collect(ctx, "restore Node "+node.Name, err)
+		})
 	}
 	err := group.Wait()
+	s.uncordonsAgain = unconditionally && refused.Load()
 	return err == nil, err
 }
 

@@ -101,14 +101,15 @@ type scope struct {
 	drainedBy map[string][]*corev1.Node  // Nodes of the others that are in stage Drain, by NodeMaintenance name
 	suspends  sets.Set[string]           // those of the others in stage Drain for which nothing is done
 
-	unrestored   []string                // Nodes that are no longer selected and must still be restored
-	turns        nodeselection.Turns     // which Nodes wait because of maxParallelNodes
-	cordonErrors map[string]error        // of Nodes that could not be cordoned, by Node name
-	refusals     refusals                // of what must be done before the maintenance has ended
-	unanswered   error                   // of a request about an Evacuation that got no answer
-	joined       map[string]*metav1.Time // see joinedAt
-	drain        *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
-	observation  workload.Observation    // of the Pods
+	unrestored     []string                // Nodes that are no longer selected and must still be restored
+	uncordonsAgain bool                    // Nodes must still become schedulable, see cordon.RestoresUnconditionally
+	turns          nodeselection.Turns     // which Nodes wait because of maxParallelNodes
+	cordonErrors   map[string]error        // of Nodes that could not be cordoned, by Node name
+	refusals       refusals                // of what must be done before the maintenance has ended
+	unanswered     error                   // of a request about an Evacuation that got no answer
+	joined         map[string]*metav1.Time // see joinedAt
+	drain          *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
+	observation    workload.Observation    // of the Pods
 }
 
 func (s *scope) requeueBy(t time.Time) {

@@ -219,6 +219,64 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
+func TestRefusedUncordon(t *testing.T) {
+	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
+		m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
+		cordoned := func(name string) *corev1.Node { // by a user
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		}
+		refuses := true
+		server := fakes.Builder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
+			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() == "b" && refuses {
+						return apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			}).Build()
+		r := &Reconciler{
+			written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+			Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
+		}
+		stored := &v1alpha1.NodeMaintenance{}
+		reconcile := func() (schedulable []string) {
+			s := &scope{
+				request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
+			}
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+			s.maintenance = s.before.DeepCopy()
+			var err error
+			s.nodes, err = selectedNodes(t.Context(), server, m)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, step := range r.steps(s) {
+				_, err := step(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			nodes := &corev1.NodeList{}
+			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
+			for _, node := range nodes.Items {
+				if !node.Spec.Unschedulable {
+					schedulable = append(schedulable, node.Name)
+				}
+			}
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			return schedulable
+		}
+		for range 2 {
+			g.Expect(reconcile()).To(ConsistOf("a"))
+			g.Expect(meta.IsStatusConditionTrue(stored.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)).To(BeTrue())
+		}
+		refuses = false
+		g.Expect(reconcile()).To(ConsistOf("a", "b"))
+		g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
+		g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+	})
+}
+
 // notFoundByProxy is the error of a client about the 404 of a proxy.
 func notFoundByProxy(name string) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)

@@ -41,7 +41,9 @@ const (
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation
-	startStages(m, s.now)
+	if !s.uncordonsAgain { // which stages have started decides how the Nodes are restored
+		startStages(m, s.now)
+	}
 	reportNodes(s)
 	r.reportProgress(s)
 	if err := r.reportConditions(ctx, s); err != nil {
