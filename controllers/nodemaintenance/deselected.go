@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 )
@@ -39,6 +40,9 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 			s.unrestored = append(s.unrestored, node.Name)
 			continue
 		}
+		if r.hasLeftConditions(s, node) {
+			s.unrestored, s.changesOthers = append(s.unrestored, node.Name), true
+		}
 		err := r.uncordonNode(ctx, s, node, cordon.Restore)
 		if workload.IsAnswer(err) {
 			s.unrestored = append(s.unrestored, node.Name)
@@ -50,13 +54,21 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	return true, nil
 }
 
-// deselectedNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. It returns none for a NodeMaintenance
-// that selects by name: a Node with another UID is a different Node, which it has never changed.
-func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
-	if _, byName := nodeselection.Names(s.maintenance); byName {
-		return nil, nil
+// hasLeftConditions reports whether a NodeMaintenance that selects by name has left conditions on a Node that it no longer selects: it
+// has selected the Node in stage Idle.
+func (r *Reconciler) hasLeftConditions(s *scope, node *corev1.Node) bool {
+	if _, byName := nodeselection.Names(s.maintenance); !byName { // updateNodeConditions considers all Nodes
+		return false
 	}
-	selected := sets.New(nodeNames(s.nodes)...)
+	set, remove := nodecondition.Changes(r.latest(s, node).Status.Conditions, nodecondition.Wanted(selecting(node, viewsOf(s.others))), s.now)
+	return len(set)+len(remove) > 0
+}
+
+// deselectedNodes returns the Nodes that the status lists but the NodeMaintenance no longer selects. A Node that it selects by name and
+// that has another UID is a different Node, which it has never changed.
+func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
+	names, _ := nodeselection.Names(s.maintenance)
+	selected := sets.New(nodeNames(s.nodes)...).Insert(names...)
 	var deselected []*corev1.Node
 	for name := range nodesInStatus(s.before) {
 		if selected.Has(name) {

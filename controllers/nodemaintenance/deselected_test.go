@@ -8,12 +8,16 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -81,4 +85,68 @@ func TestProxyAnswersThatTheNodeMaintenanceDoesNotExist(t *testing.T) {
 		_, err := (&Reconciler{}).listNodes(t.Context(), s)
 		g.Expect(err).To(HaveOccurred(), "no event follows")
 	})
+}
+
+func TestConditionsOfADeselectedNode(t *testing.T) {
+	for name, stage := range map[string]v1alpha1.NodeMaintenanceStage{
+		"R90: a Node loses its conditions if one edit selects another name and begins the maintenance": v1alpha1.StageCordon,
+		"R90: also if the edit ends the maintenance":                                                   v1alpha1.StageComplete,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "b")
+			m.Spec.Stage, m.Finalizers = stage, []string{v1alpha1.MaintenanceCompletionFinalizer}
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
+			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}}
+			a, b := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}}
+			a.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeMaintenancePlanned, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}}
+			refuses := true
+			server := fakes.Builder(m, a, b).WithStatusSubresource(m, a).
+				WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+				WithInterceptorFuncs(interceptor.Funcs{
+					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
+						options ...client.SubResourcePatchOption,
+					) error {
+						if object.GetName() == "a" && refuses {
+							return apierrors.NewForbidden(corev1.Resource("nodes"), "a", errors.New("change freeze"))
+						}
+						return c.SubResource(of).Patch(ctx, object, patch, options...)
+					},
+				}).Build()
+			r := &Reconciler{
+				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
+			}
+			stored := &v1alpha1.NodeMaintenance{}
+			reconcile := func() {
+				s := &scope{
+					request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
+				}
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+				s.maintenance = s.before.DeepCopy()
+				var err error
+				s.nodes, err = selectedNodes(t.Context(), server, m)
+				g.Expect(err).NotTo(HaveOccurred())
+				for _, step := range r.steps(s) {
+					_, err := step(t.Context(), s)
+					g.Expect(err).NotTo(HaveOccurred())
+				}
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(a), a)).To(Succeed())
+			}
+			for range 2 {
+				reconcile()
+				g.Expect(a.Status.Conditions).NotTo(BeEmpty())
+				g.Expect(stored.Status.Conditions).To(ContainElement(And(
+					HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed), HaveField("Message", HavePrefix("Cannot change the conditions of Node a: ")),
+				)))
+			}
+			refuses = false
+			for range 2 {
+				reconcile()
+				g.Expect(a.Status.Conditions).To(BeEmpty())
+			}
+			g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
+			g.Expect(nodesInStatus(stored).Has("a")).To(Equal(stage == v1alpha1.StageComplete), "the status of a completed NodeMaintenance stays")
+		})
+	}
 }

@@ -24,7 +24,7 @@ import (
 // updateNodeConditions updates the maintenance conditions of the Nodes. It runs after report and uses the stored status, so that all
 // NodeMaintenances of a Node agree on its conditions.
 func (r *Reconciler) updateNodeConditions(ctx context.Context, s *scope) (bool, error) {
-	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle {
+	if _, byName := nodeselection.Names(s.maintenance); byName && s.maintenance.Spec.Stage != v1alpha1.StageIdle && !s.changesOthers {
 		return true, r.patchNodeConditions(ctx, s, s.nodes, viewsOf(append(s.others, *s.before)))
 	}
 	// Nodes may no longer be selected: their labels change, and in stage Idle the nodeSelector may change.

@@ -102,6 +102,7 @@ type scope struct {
 	suspends  sets.Set[string]           // those of the others in stage Drain for which nothing is done
 
 	unrestored     []string                // Nodes that are no longer selected and must still be restored
+	changesOthers  bool                    // Nodes that are not selected have conditions that must change
 	uncordonsAgain bool                    // Nodes must still become schedulable, see cordon.RestoresUnconditionally
 	turns          nodeselection.Turns     // which Nodes wait because of maxParallelNodes
 	cordonErrors   map[string]error        // of Nodes that could not be cordoned, by Node name
