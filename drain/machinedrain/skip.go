@@ -80,6 +80,15 @@ func Skip(f Facts) SkipReason {
 	}
 }
 
+// SkipInPlace is Skip for the drain in place of a Machine that is not being deleted: a user has requested it, so the other reasons have no
+// effect.
+func SkipInPlace(f Facts) SkipReason {
+	if skip := Skip(f); skip == SkipClusterDeleting || skip == SkipNoNode {
+		return skip
+	}
+	return NotSkipped
+}
+
 // SkipNode returns why the Node of a deleted Machine is not drained although Skip returns NotSkipped, or NotSkipped. node is nil if it does
 // not exist. On an unreachable Node with the out-of-service taint no Pod runs: the administrator who sets the taint has made sure of that
 // (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown). No PodDisruptionBudget protects

@@ -36,6 +36,8 @@ type planOptions struct {
 	failOn                 []string
 	// configure changes the settings of the NodeMaintenance that the command drain creates. It is nil in the command plan.
 	configure func(*v1alpha1.NodeMaintenance) error
+	// inPlace means that the drain is predicted which the command drain requests for a Machine, and not that of its deletion.
+	inPlace bool
 }
 
 func newPlan(o *options) *cobra.Command {
@@ -261,7 +263,11 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	if err := c.FindNode(ctx, machine); err != nil {
 		return report.Drain{}, err
 	}
-	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped {
+	inPlace, skip := p.inPlace && machine.DeletionTimestamp.IsZero(), machinedrain.Skip(machine.Facts)
+	if inPlace {
+		skip = machinedrain.SkipInPlace(machine.Facts)
+	}
+	if skip != machinedrain.NotSkipped {
 		return report.SkippedDrain(machine, skip), nil
 	}
 	workload, err := c.Workload(ctx, machine.ClusterKey())
@@ -272,7 +278,7 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	if err != nil {
 		return report.Drain{}, err
 	}
-	if skip := machinedrain.SkipNode(node); skip != machinedrain.NotSkipped {
+	if skip := machinedrain.SkipNode(node); node == nil || skip != machinedrain.NotSkipped && !inPlace {
 		return report.SkippedDrain(machine, skip), nil
 	}
 	maintenances, _, err := workload.Maintenances(ctx)
@@ -281,6 +287,7 @@ func (p *planOptions) planMachine(ctx context.Context, c *observe.Connections, k
 	}
 	now := p.clock.Now()
 	intent := report.IntentOf(machine, node, maintenances, workload.SomeNodes(ctx, report.TurnNodes(machine, node, now)), now)
+	intent.InPlace = inPlace
 	observed, err := workload.Forecast(ctx, intent.Maintenance, node, now)
 	if err != nil {
 		return report.Drain{}, err

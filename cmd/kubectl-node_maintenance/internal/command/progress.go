@@ -31,7 +31,7 @@ func (o *options) hasTerminal() bool {
 
 // confirm prints the plan and asks. It returns an error unless the user agrees.
 func (m *maintainOptions) confirm(ctx context.Context, c *observe.Connections, t targets, count int) error {
-	planner := &planOptions{selection: m.selection, configure: m.configure, placement: m.placement}
+	planner := &planOptions{selection: m.selection, configure: m.configure, placement: m.placement, inPlace: true}
 	plan, err := planner.plan(ctx, c, t, observe.Proposed{})
 	if ctx.Err() != nil {
 		return exit{report.ExitInterrupted}

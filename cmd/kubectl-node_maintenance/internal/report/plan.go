@@ -80,6 +80,8 @@ type Drain struct {
 	// predicted is the forecast, and labels whether the NodeMaintenance honors drain labels.
 	predicted forecast.Forecast
 	labels    v1alpha1.DrainLabelPolicy
+	// inPlace means that the Machine is not deleted after the drain.
+	inPlace bool
 	// parallel is how many of the drains in progress with this one may be in progress at the same time, 0 for no limit.
 	parallel int
 }
@@ -291,7 +293,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 	}
 	d.notes(m, intent)
 	d.fill(intent, observed)
-	d.parallel = intent.Turn.Limit
+	d.parallel, d.inPlace = intent.Turn.Limit, intent.InPlace
 	if attached != nil && machinedrain.WaitsForVolumes(m.Machine, node) && !machinedrain.DaemonSetRuleLifted(intent.Present) {
 		for _, names := range attached.Waiting {
 			d.Volumes = append(d.Volumes, names...)
@@ -304,6 +306,8 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 
 func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	switch {
+	case intent.InPlace && intent.Policy == nil:
+		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: its Node is not drained without one.")
 	case intent.isOfClusterAPI(m):
 		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: Cluster API drains the Node.")
 	case !machinedrain.HasHook(m.Machine) && m.DeletionTimestamp.IsZero():
@@ -312,7 +316,7 @@ func (d *Drain) notes(m *observe.Machine, intent Intent) {
 		d.Notes = append(d.Notes, "The Machine is being deleted and does not have the hook: Cluster API drains the Node, or the drain has ended.")
 	}
 	d.Blockers = append(d.Blockers, intent.Paused...)
-	if hooks := machinedrain.OtherHooks(m.Machine, intent.Policy); len(hooks) > 0 && m.DeletionTimestamp.IsZero() {
+	if hooks := machinedrain.OtherHooks(m.Machine, intent.Policy); len(hooks) > 0 && m.DeletionTimestamp.IsZero() && !intent.InPlace {
 		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonWaitingForPreDrainHook,
 			"The drain of the Machine, when it is deleted, waits for other pre-drain hooks to be removed: "+machinedrain.HooksText(hooks)))
 	}
@@ -471,7 +475,12 @@ func (d *Drain) timeoutText() string {
 		return "no time limit (nodeDrainTimeoutSeconds is not set)"
 	}
 	text := fmt.Sprintf("limited to %s (nodeDrainTimeoutSeconds)", time.Duration(d.DrainTimeoutSeconds)*time.Second)
-	if d.OnTimeout == v1alpha1.OnTimeoutDelete {
+	switch isDeletion := d.OnTimeout == v1alpha1.OnTimeoutDelete; {
+	case d.inPlace && isDeletion:
+		return text + ", then the remaining Pods are deleted"
+	case d.inPlace:
+		return text + ", then the drain continues, and the condition of the Machine has the reason TimedOut"
+	case isDeletion:
 		return text + ", then the remaining Pods are deleted before the Machine"
 	}
 	return text + ", then the Machine is deleted with the remaining Pods"

@@ -39,6 +39,8 @@ type Intent struct {
 	Turn machinedrain.Turn
 	// Paused are what keeps the manager from reconciling the Machine.
 	Paused []Problem
+	// InPlace means that the drain is one without the deletion of the Machine.
+	InPlace bool
 	// Waits says why no NodeMaintenance drains the Node yet. It is empty if nothing requests a drain.
 	Waits string
 }
