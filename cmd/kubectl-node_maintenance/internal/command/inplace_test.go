@@ -35,6 +35,8 @@ func TestDrainInPlace(t *testing.T) {
 	cluster.Namespace, cluster.Name = "default", "prod"
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	rack := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "rack-7"}}
+	rack.Spec.Stage, rack.Spec.NodeSelector = v1alpha1.StageCordon, v1alpha1.SelectNodes("n1")
 	list := func(kind string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind}
 	}
@@ -44,7 +46,7 @@ func TestDrainInPlace(t *testing.T) {
 		ofClusterAPI + "/namespaces/default/machines":      clusterv1.MachineList{Items: []clusterv1.Machine{w1, control}},
 		ofClusterAPI + "/namespaces/default/clusters/prod": cluster,
 		ours + "/namespaces/default/machinedrainpolicies":  v1alpha1.MachineDrainPolicyList{TypeMeta: list("MachineDrainPolicyList"), Items: []v1alpha1.MachineDrainPolicy{policy}},
-		ours + "/nodemaintenances":                         v1alpha1.NodeMaintenanceList{TypeMeta: list("NodeMaintenanceList")},
+		ours + "/nodemaintenances":                         v1alpha1.NodeMaintenanceList{TypeMeta: list("NodeMaintenanceList"), Items: []v1alpha1.NodeMaintenance{rack}},
 		"/api/v1/nodes/n1":                                 corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1"}},
 		"/api/v1/pods":                                     corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{pod}},
 	}, "Machine", "Cluster", "MachineDrainRule")
@@ -78,5 +80,11 @@ func TestDrainInPlace(t *testing.T) {
 		g := NewWithT(t)
 		stdout, stderr, _ := run("plan", "machine", "w1", "--server", address, "--kubeconfig", os.DevNull, "--workload-kubeconfig", kubeconfig)
 		g.Expect(stdout).To(ContainSubstring("The Node is not drained: the Machine has the annotation "+clusterv1.ExcludeNodeDrainingAnnotation), stderr)
+	})
+
+	t.Run("K69: why machine reads the Node of a Machine that only its deletion would not drain", func(t *testing.T) {
+		g := NewWithT(t)
+		stdout, stderr, _ := run("why", "machine", "w1", "--server", address, "--kubeconfig", os.DevNull, "--workload-kubeconfig", kubeconfig)
+		g.Expect(stdout).To(ContainSubstring("NODEMAINTENANCE rack-7"), stderr)
 	})
 }

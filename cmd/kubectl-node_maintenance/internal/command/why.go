@@ -179,7 +179,8 @@ func (y *whyOptions) seeMachine(ctx context.Context, c *observe.Connections, mac
 	if err := c.FindNode(ctx, machine); err != nil {
 		return report.Seen{Unread: true}, err
 	}
-	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped && machinedrain.HasHook(machine.Machine) || !machine.Status.NodeRef.IsDefined() {
+	skips := machinedrain.HasHook(machine.Machine) && !machine.DeletionTimestamp.IsZero()
+	if skip := machinedrain.Skip(machine.Facts); skip != machinedrain.NotSkipped && skips || !machine.Status.NodeRef.IsDefined() {
 		return report.Seen{Skip: skip}, nil
 	}
 	w, err := c.Workload(ctx, machine.ClusterKey())

@@ -41,7 +41,7 @@ type Intent struct {
 	Paused []Problem
 	// InPlace means that the drain is one without the deletion of the Machine.
 	InPlace bool
-	// Waits says why no NodeMaintenance drains the Node yet. It is empty if nothing requests a drain.
+	// Waits says why no NodeMaintenance drains the Node yet. It is empty if nothing requests a maintenance.
 	Waits string
 }
 
@@ -109,7 +109,7 @@ func withUID(m *observe.Machine, node *corev1.Node, maintenances []v1alpha1.Node
 	return node
 }
 
-// waits says why no NodeMaintenance drains the Node of a Machine whose drain is requested. It is empty if none is.
+// waits says why no NodeMaintenance drains the Node of a Machine whose maintenance is requested. It is empty if none is.
 func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
 	if intent.Drains() {
 		return ""
@@ -121,7 +121,15 @@ func waits(m *observe.Machine, node *corev1.Node, intent Intent) string {
 	if answer, requested := machineAnswer(m, seen); requested {
 		return answer
 	}
+	if intent.Present != nil {
+		return notDraining(intent.Present)
+	}
 	return ""
+}
+
+// notDraining says that a NodeMaintenance of a Node is in a stage that does not drain it.
+func notDraining(m *v1alpha1.NodeMaintenance) string {
+	return "NodeMaintenance " + m.Name + " in stage " + string(m.Spec.Stage) + " selects the Node, and does not drain it in this stage."
 }
 
 // desired returns the present NodeMaintenance with the updates that the manager would make, or a new one. With invalid rules, a drain
@@ -220,7 +228,7 @@ func NodeIntentOf(node *corev1.Node, maintenances []v1alpha1.NodeMaintenance) In
 	intent := ManualIntent(node, maintenances)
 	for i := range maintenances {
 		if m := &maintenances[i]; m.Spec.Stage != v1alpha1.StageComplete && observe.Selects(m, node) {
-			intent.Waits = "NodeMaintenance " + m.Name + " in stage " + string(m.Spec.Stage) + " selects the Node, and does not drain it in this stage."
+			intent.Waits = notDraining(m)
 		}
 	}
 	return intent

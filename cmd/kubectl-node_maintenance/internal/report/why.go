@@ -189,9 +189,11 @@ func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool
 		return runningAnswer(condition, present, seen.Unread)
 	}
 	switch {
+	case !deleted && condition == nil && !seen.Intent.Drains(): // for a rollout, which the condition does not report
+		return "The Machine is not being deleted. " + notDraining(seen.Intent.Present), false
 	case withoutHook && condition != nil:
 		return "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for.", true
-	case seen.Skip != machinedrain.NotSkipped: // the Node may have been drained before
+	case deleted && seen.Skip != machinedrain.NotSkipped: // the Node may have been drained before
 		return "The manager skips the drain: " + string(seen.Skip) + ".", true
 	case withoutHook:
 		return "The Machine is being deleted without the hook of this provider: Cluster API drains the Node. Its condition Deleting says what it waits for.", true

@@ -135,6 +135,8 @@ func isHooked(m *clusterv1.Machine) {
 	m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: ""}
 }
 
+func paused(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} }
+
 func TestAnswers(t *testing.T) {
 	const nothing = "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do."
 	const condition = "The condition says why"
@@ -165,6 +167,31 @@ func TestAnswers(t *testing.T) {
 			NewWithT(t).Expect(report.MachineWhy(test.machine, test.seen).Answer).To(Equal(test.want))
 		})
 	}
+
+	idle := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "w1-1"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageIdle}}
+	announced := report.Seen{Intent: &report.Intent{Present: idle}}
+	excluded := func(m *clusterv1.Machine) {
+		m.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: "", clusterv1.ExcludeNodeDrainingAnnotation: ""}
+	}
+	const inIdle = "NodeMaintenance w1-1 in stage Idle selects the Node, and does not drain it in this stage."
+
+	t.Run("K69: why machine says that a rollout announces the maintenance of a Node that will be replaced", func(t *testing.T) {
+		g := NewWithT(t)
+		why := report.MachineWhy(asked("", "", paused), announced)
+		g.Expect(why.Answer).To(Equal("The Machine is not being deleted. " + inIdle))
+		g.Expect(why.Problems).To(BeEmpty())
+		g.Expect(why.Guide).To(BeEmpty(), "the manager reports nothing on such a Machine")
+	})
+
+	t.Run("K69: what skips the drain of a deletion does not skip the maintenance of a Machine that is not being deleted", func(t *testing.T) {
+		g := NewWithT(t)
+		node, m := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: "w1"}}, asked(metav1.ConditionTrue, v1alpha1.ReasonMachineCordoned, excluded)
+		seen := report.Seen{Intent: &report.Intent{Present: idle}, Skip: machinedrain.SkipExcluded}
+		g.Expect(report.MachineWhy(m, seen).Answer).To(Equal(condition))
+		g.Expect(report.IntentOf(m, node, nil, nil, now).Waits).To(BeEmpty())
+		isDeleted(m.Machine)
+		g.Expect(report.IntentOf(m, node, nil, nil, now).Waits).To(Equal("The manager skips the drain: " + string(machinedrain.SkipExcluded) + "."))
+	})
 
 	t.Run("K36: why machine says what to do about a workload cluster that cannot be reached, and prints the condition beside another answer", func(t *testing.T) {
 		g := NewWithT(t)
