@@ -101,7 +101,9 @@ func (r *Reconciler) mayPatch(s *scope) bool {
 
 // leave ends the responsibility for a Machine that the watch filter does not select. Cluster API or another manager drains the Node.
 func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machinedrain.Responsibility) error {
-	removeUnended(client.ObjectKeyFromObject(s.machine))
+	if responsibility != machinedrain.HandsOver {
+		removeUnended(client.ObjectKeyFromObject(s.machine))
+	}
 	if err := r.findCluster(ctx, s); err != nil || machinedrain.IsPaused(s.cluster, s.machine) {
 		return err
 	}
@@ -129,12 +131,16 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	key, to := client.ObjectKeyFromObject(s.machine), handedOver{uid: s.machine.UID, label: s.machine.Labels[clusterv1.WatchLabel]}
 	r.forget(key)
 	if before, _ := r.handedOver.Load(key); before == to {
+		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonHandedOver { // the other manager has not begun
+			observeUnended(s, v1alpha1.ReasonHandedOver)
+		}
 		return nil
 	}
 	if err := r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonHandedOver, r.Filter.HandedOverMessage(s.machine))); err != nil {
 		return err
 	}
 	r.handedOver.Store(key, to)
+	observeUnended(s, v1alpha1.ReasonHandedOver)
 	return nil
 }
 

@@ -382,14 +382,24 @@ func TestHandOver(t *testing.T) {
 					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
 					return conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
 				}
+				t.Cleanup(func() { removeUnended(client.ObjectKeyFromObject(machine)) })
+				waits := func() string { // the reason in the metric from which the alert follows
+					unended.Lock()
+					defer unended.Unlock()
+					return unended.machines[client.ObjectKeyFromObject(machine)].reason
+				}
 				got, message := reconciled()
 				g.Expect(got).To(Equal(v1alpha1.ReasonHandedOver))
 				g.Expect(message).To(ContainSubstring("--watch-filter=b "))
+				g.Expect(waits()).To(Equal(v1alpha1.ReasonHandedOver), "K70")
+				_, _ = reconciled()
+				g.Expect(waits()).To(Equal(v1alpha1.ReasonHandedOver), "K70: also after another event")
 
 				had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
 				g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
 				got, _ = reconciled()
 				g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
+				g.Expect(waits()).To(BeEmpty(), "K70: the other manager has the metric")
 
 				machine.Labels[clusterv1.WatchLabel] = "c"
 				g.Expect(management.Update(t.Context(), machine)).To(Succeed())
