@@ -132,6 +132,7 @@ var byReason = map[string]advice{
 		"Increase maxParallelNodes of the NodeMaintenance, or fix what blocks the other Nodes.", "a-node-waits-for-other-nodes-of-its-nodemaintenance",
 	},
 	v1alpha1.ReasonInvalidDrainRule:     {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
+	v1alpha1.ReasonPolicyNotDecodable:   {"Fix or delete the MachineDrainPolicy that is named.", "a-machinedrainpolicy-cannot-be-decoded"},
 	ReasonPaused:                        {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
 	v1alpha1.ReasonMaintenanceNameTaken: {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
 	v1alpha1.ReasonWaitingForPreDrainHook: {

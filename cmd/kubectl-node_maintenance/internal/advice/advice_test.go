@@ -19,6 +19,7 @@ func TestReasonsOfMachines(t *testing.T) {
 		v1alpha1.ReasonMachineDraining, v1alpha1.ReasonWaitingForTurn, v1alpha1.ReasonInvalidDrainRule, v1alpha1.ReasonMaintenanceNameTaken,
 		v1alpha1.ReasonWaitingForVolumeDetach, v1alpha1.ReasonWaitingForWorkloadCluster, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonNotManaged,
 		v1alpha1.ReasonHandedOver, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonTimedOut, v1alpha1.ReasonSkipped,
+		v1alpha1.ReasonPolicyNotDecodable, v1alpha1.ReasonWaitingForPreDrainHook, v1alpha1.ReasonCordonFailed,
 	} {
 		t.Run("K2: the guide explains the reason "+reason+" of a Machine", func(t *testing.T) {
 			if _, section := Of(reason); section == "" {
