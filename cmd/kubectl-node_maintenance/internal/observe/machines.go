@@ -31,8 +31,10 @@ type Machine struct {
 
 	Cluster  *clusterv1.Cluster
 	Policies []v1alpha1.MachineDrainPolicy
-	Rules    []clusterv1.MachineDrainRule
-	Facts    machinedrain.Facts
+	// PoliciesUnread means that they could not be read: whether one selects the Machine is not known.
+	PoliciesUnread bool
+	Rules          []clusterv1.MachineDrainRule
+	Facts          machinedrain.Facts
 	// Siblings are all Machines of the Cluster.
 	Siblings []clusterv1.Machine
 }
@@ -93,7 +95,7 @@ type family struct {
 	machines []clusterv1.Machine
 	// controlPlane is nil if it does not exist, or if the Cluster refers to none.
 	controlPlane                       *unstructured.Unstructured
-	machinesUnread, controlPlaneUnread bool
+	machinesUnread, controlPlaneUnread, policiesUnread bool
 }
 
 // MachineOf reads a Machine and its surroundings. It must not be called concurrently.
@@ -108,7 +110,7 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	if err != nil {
 		return nil, err
 	}
-	m.Cluster = f.cluster
+	m.Cluster, m.PoliciesUnread = f.cluster, f.policiesUnread
 	m.Policies = replaced(f.policies, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
 	m.Rules = replaced(f.rules, proposed.Rules, key.Namespace, func(r *clusterv1.MachineDrainRule) client.Object { return r })
 	if m.Siblings = f.machines; f.machinesUnread {
@@ -136,15 +138,17 @@ func (c *Cluster) familyOf(ctx context.Context, key types.NamespacedName) (*fami
 	if meta.IsNoMatchError(err) { // a management cluster without this provider has none
 		err = nil
 	}
-	if _, err := c.tolerate(err, "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io"); err != nil {
+	read, err := c.tolerate(err, "list", "machinedrainpolicies.maintenance.cluster.x-k8s.io")
+	if err != nil {
 		return nil, errors.Wrap(err, "listing MachineDrainPolicies")
 	}
+	f.policiesUnread = !read
 	if _, err := c.tolerate(c.List(ctx, rules, client.InNamespace(key.Namespace)), "list", "machinedrainrules.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrap(err, "listing MachineDrainRules")
 	}
 	f.policies, f.rules = policies.Items, rules.Items
 	f.machines, err = c.Machines(ctx, key.Namespace, client.MatchingLabels{clusterv1.ClusterNameLabel: key.Name})
-	read, err := c.tolerate(err, "list", "machines.cluster.x-k8s.io")
+	read, err = c.tolerate(err, "list", "machines.cluster.x-k8s.io")
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,7 @@ func TestMachineOf(t *testing.T) {
 			read, err := c.MachineOf(t.Context(), client.ObjectKeyFromObject(machine), Proposed{})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(read.Policies).To(BeEmpty())
+			g.Expect(read.PoliciesUnread).To(Equal(tc.isGap))
 			isGap := slices.Contains(c.gaps.List(), "management does not serve machinedrainpolicies.maintenance.cluster.x-k8s.io")
 			g.Expect(isGap).To(Equal(tc.isGap))
 		})
@@ -70,6 +71,7 @@ func TestMachineOf(t *testing.T) {
 			"No right to list machinedrainrules.cluster.x-k8s.io in management",
 			"No right to list machines.cluster.x-k8s.io in management",
 		))
+		g.Expect(read.PoliciesUnread).To(BeTrue(), "K71")
 	})
 	t.Run("K53: reads once what the Machines of a Cluster have in common", func(t *testing.T) {
 		g := NewWithT(t)

@@ -200,11 +200,13 @@ func (w *Workload) Maintenances(ctx context.Context) ([]v1alpha1.NodeMaintenance
 	if w.evacuationsListed || !w.HasMaintenances {
 		return w.maintenances, w.evacuations, nil
 	}
-	list := &v1alpha1.EvacuationList{}
+	list, evacuations := &v1alpha1.EvacuationList{}, []v1alpha1.Evacuation(nil)
 	_, err := w.tolerate(w.visible("evacuations.maintenance.cluster.x-k8s.io", func(in ...client.ListOption) error {
-		return w.listAll(ctx, list, func() { w.evacuations = append(w.evacuations, list.Items...) }, in...)
+		return w.listAll(ctx, list, func() { evacuations = append(evacuations, list.Items...) }, in...)
 	}), "list", "evacuations.maintenance.cluster.x-k8s.io")
-	w.evacuationsListed = err == nil
+	if w.evacuationsListed = err == nil; w.evacuationsListed {
+		w.evacuations = evacuations
+	}
 	return w.maintenances, w.evacuations, errors.Wrapf(err, "listing the Evacuations of %s", w.Name)
 }
 
@@ -213,10 +215,13 @@ func (w *Workload) MaintenancesOnly(ctx context.Context) ([]v1alpha1.NodeMainten
 	if w.maintenancesListed || !w.HasMaintenances {
 		return w.maintenances, nil
 	}
-	list := &v1alpha1.NodeMaintenanceList{}
-	err := w.listAll(ctx, list, func() { w.maintenances = append(w.maintenances, list.Items...) })
+	list, maintenances := &v1alpha1.NodeMaintenanceList{}, []v1alpha1.NodeMaintenance(nil)
+	err := w.listAll(ctx, list, func() { maintenances = append(maintenances, list.Items...) })
 	read, err := w.tolerate(err, "list", "nodemaintenances.maintenance.cluster.x-k8s.io")
 	w.maintenancesListed, w.maintenancesUnread = err == nil, !read
+	if w.maintenancesListed {
+		w.maintenances = maintenances
+	}
 	return w.maintenances, errors.Wrapf(err, "listing the NodeMaintenances of %s", w.Name)
 }
 
@@ -462,6 +467,9 @@ func (w *Workload) listBudgets(ctx context.Context, namespace string) (found []*
 			found = append(found, list.Items[i].DeepCopy())
 		}
 	}, client.InNamespace(namespace)), "list", "poddisruptionbudgets.policy")
+	if !read {
+		found = nil // a page of them would count as all
+	}
 	return found, read, errors.Wrapf(err, "listing the PodDisruptionBudgets of %s", w.Name)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -83,6 +84,48 @@ func forecastPods(t *testing.T, w *Workload) []string {
 		pods = append(pods, pod.Namespace+"/"+pod.Name)
 	}
 	return pods
+}
+
+func TestInterruptedLists(t *testing.T) {
+	t.Run("K71: after a list that has failed in the middle, the next Machine is predicted with all objects, each once", func(t *testing.T) {
+		g := NewWithT(t)
+		failing := true
+		budget := func(name string) *policyv1.PodDisruptionBudget {
+			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+		}
+		c := fakes.Builder(budget("a"), budget("b"), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, &v1alpha1.Evacuation{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e"},
+		}).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				isNext := (&client.ListOptions{}).ApplyOptions(options).Continue != ""
+				if failing && isNext {
+					return errors.New("timeout")
+				}
+				err := c.List(ctx, list, options...)
+				if found, is := list.(*policyv1.PodDisruptionBudgetList); is && failing {
+					found.Items = found.Items[:1] // a page
+				}
+				if failing {
+					list.SetContinue("next")
+				}
+				return err
+			},
+		}).Build()
+		w := newWorkload(&Cluster{Name: "c", HasMaintenances: true, gaps: &Gaps{}, WithWatch: c})
+		pods := []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}}
+		_, err := w.budgetsOf(t.Context(), pods)
+		g.Expect(err).To(MatchError(ContainSubstring("timeout")))
+		_, _, err = w.Maintenances(t.Context())
+		g.Expect(err).To(MatchError(ContainSubstring("timeout")))
+		failing = false
+		_, err = w.budgetsOf(t.Context(), pods)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w.budgets["shop"]).To(HaveLen(2))
+		maintenances, evacuations, err := w.Maintenances(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(maintenances).To(HaveLen(1))
+		g.Expect(evacuations).To(HaveLen(1))
+	})
 }
 
 func TestUnreadNodes(t *testing.T) {

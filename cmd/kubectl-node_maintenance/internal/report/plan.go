@@ -306,6 +306,8 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 
 func (d *Drain) notes(m *observe.Machine, intent Intent) {
 	switch {
+	case intent.Policy == nil && m.PoliciesUnread:
+		d.Notes = append(d.Notes, "The MachineDrainPolicies could not be read: whether one selects the Machine, and what it sets, is not known.")
 	case intent.InPlace && intent.Policy == nil:
 		d.Notes = append(d.Notes, "No MachineDrainPolicy selects the Machine: its Node is not drained without one.")
 	case intent.isOfClusterAPI(m):

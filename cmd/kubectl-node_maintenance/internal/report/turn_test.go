@@ -109,6 +109,13 @@ func TestDrainOfClusterAPI(t *testing.T) {
 	}
 
 	g.Expect(policyOf()).To(And(HaveField("Evacuators", v1alpha1.EvacuatorsBuiltIn), HaveField("StatefulSetPods", v1alpha1.StatefulSetPodsUnordered)), "K35")
+	notesOf := func() []string {
+		intent := report.IntentOf(m, node, nil, nil, now)
+		return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil).Notes
+	}
+	g.Expect(notesOf()).To(ConsistOf("No MachineDrainPolicy selects the Machine: Cluster API drains the Node."))
+	m.PoliciesUnread = true
+	g.Expect(notesOf()).To(ConsistOf(HavePrefix("The MachineDrainPolicies could not be read")), "K71")
 	w1.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
 	g.Expect(policyOf()).To(HaveField("Evacuators", v1alpha1.EvacuatorsAny), "M56: this provider drains the Machine, though its policy is gone")
 }
