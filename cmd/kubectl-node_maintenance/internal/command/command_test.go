@@ -405,6 +405,16 @@ func TestWhere(t *testing.T) {
 	})
 }
 
+func TestTargets(t *testing.T) {
+	t.Run("K72: an object that the command line names twice counts once", func(t *testing.T) {
+		g, o := NewWithT(t), &options{config: genericclioptions.NewConfigFlags(true)}
+		*o.config.KubeConfig = os.DevNull
+		targets, err := (&selection{options: o}).targets([]string{"machine", "b", "a", "b"}, "machine")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(targets.names).To(Equal([]string{"b", "a"}))
+	})
+}
+
 func TestConcernsMachines(t *testing.T) {
 	for name, test := range map[string]struct {
 		namespace string

@@ -157,7 +157,6 @@ func (m *maintainOptions) validate(args []string) (targets, error) {
 	}
 	t, err := m.targets(args, "machine", "node", "machinedeployment")
 	slices.Sort(t.names)
-	t.names = slices.Compact(t.names)
 	if err == nil && m.specFile != "" {
 		err = m.readSpec()
 	}

@@ -38,7 +38,12 @@ func (s *selection) targets(args []string, kinds ...string) (targets, error) {
 	if len(args) == 0 {
 		return targets{}, usagef("name a kind and objects, as in: machine NAME")
 	}
-	t := targets{names: args[1:]}
+	t := targets{}
+	for _, name := range args[1:] {
+		if !slices.Contains(t.names, name) {
+			t.names = append(t.names, name)
+		}
+	}
 	var err error
 	if t.kind, err = kindOf(args[0], kinds...); err != nil {
 		return t, err
