@@ -19,7 +19,7 @@ func TestEndedDrains(t *testing.T) {
 	policies := "/apis/" + group + "/namespaces/default/machinedrainpolicies"
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "all"}}
 	policy.Status.RecentDrains = []v1alpha1.RecentDrain{{Machine: "w1", MachineUID: "uid", Cluster: "prod", Node: "n1", DrainOutcome: v1alpha1.DrainOutcome{
-		EndTime: metav1.NewTime(time.Now().Add(-5 * time.Minute)), Pods: v1alpha1.EvictedPods{Evicted: 1, NotReplaced: 1},
+		EndTime: metav1.NewTime(time.Now().Add(-20 * time.Minute)), Pods: v1alpha1.EvictedPods{Evicted: 1, NotReplaced: 1},
 	}}}
 	answers := map[string]any{
 		machines: clusterv1.MachineList{TypeMeta: metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachineList"}},
@@ -37,7 +37,7 @@ func TestEndedDrains(t *testing.T) {
 			g := NewWithT(t)
 			stdout, stderr, code := status(t, args...)
 			g.Expect(code).To(BeZero(), stderr)
-			g.Expect(stdout).To(ContainSubstring("Machine default/w1, ended 5m ago: 1 evicted: 1 not replaced; not read yet\n"))
+			g.Expect(stdout).To(ContainSubstring("Machine default/w1, ended 20m ago: 1 evicted: 1 not replaced; not read yet\n"))
 		})
 	}
 	for _, args := range [][]string{{"cluster", "other"}, {"machine", "w2"}, {"node", "n2"}, {"machinedeployment", "w1"}} {
