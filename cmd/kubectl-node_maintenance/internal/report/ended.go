@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -22,10 +23,18 @@ type EndedDrain struct {
 	Outcome v1alpha1.DrainOutcome `json:"outcome"`
 }
 
-// AddEnded adds drains that have ended to their Clusters, which may have no Machine any more.
+// IsRecent reports whether the text names the drain.
+func (d *EndedDrain) IsRecent(now time.Time) bool { return now.Sub(d.Outcome.EndTime.Time) < endedFor }
+
+// AddEnded adds drains that have ended to their Clusters, which may have no Machine any more. The NodeMaintenance of a Machine exists for
+// some time after the end of its drain: an outcome that it has of this drain, or of an earlier one of the Machine, is left out.
 func (s *Status) AddEnded(drains []outcome.Ended) {
+	machines := s.machines()
 	for i := range drains {
 		e := &drains[i]
+		if m := machines[e.MachineName()]; m != nil {
+			m.leaveOutUntil(e.EndTime)
+		}
 		at, found := slices.BinarySearchFunc(s.Clusters, e.ClusterName(), func(c ClusterStatus, name string) int { return cmp.Compare(c.Name, name) })
 		if !found {
 			s.Clusters = slices.Insert(s.Clusters, at, ClusterStatus{Name: e.ClusterName()})
@@ -34,16 +43,42 @@ func (s *Status) AddEnded(drains []outcome.Ended) {
 	}
 }
 
-// ended writes the drains that have ended.
-func (t text) ended(drains []EndedDrain, now time.Time) {
-	isRecent := func(d EndedDrain) bool { return t.wide || now.Sub(d.Outcome.EndTime.Time) < endedFor }
-	if !slices.ContainsFunc(drains, isRecent) {
+// machines returns the Machines by their names.
+func (s *Status) machines() map[string]*MachineStatus {
+	all := map[string]*MachineStatus{}
+	for i := range s.Clusters {
+		for j := range s.Clusters[i].Groups {
+			drains := s.Clusters[i].Groups[j].Drains
+			for k := range drains {
+				all[drains[k].Machine] = &drains[k]
+			}
+		}
+	}
+	return all
+}
+
+// leaveOutUntil removes the outcomes of drains that ended at a time or before.
+func (m *MachineStatus) leaveOutUntil(end metav1.Time) {
+	for i := range m.Maintenances {
+		if of := m.Maintenances[i].Outcome; of != nil && !end.Before(&of.EndTime) {
+			m.Maintenances[i].Outcome = nil
+		}
+	}
+}
+
+// ended writes the drains of a Cluster that have ended. If that would be none, and the Cluster has no Machine, it says how many are older.
+func (t text) ended(c *ClusterStatus, now time.Time) {
+	isShown := func(d EndedDrain) bool { return t.wide || d.IsRecent(now) }
+	if !slices.ContainsFunc(c.Ended, isShown) {
+		if len(c.Groups) == 0 {
+			t.line("  %s ended more than a day ago: -o wide shows what became of the evicted Pods", words.Count(len(c.Ended), "drain"))
+		}
 		return
 	}
 	t.line("  Evicted Pods of drains that have ended")
-	for i := range drains {
-		d := &drains[i]
-		if !isRecent(*d) {
+	for i := range c.Ended {
+		d := &c.Ended[i]
+		if !isShown(*d) {
 			continue
 		}
 		where := words.Cut("Machine "+d.Machine, maxPodName)

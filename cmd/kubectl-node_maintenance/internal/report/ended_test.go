@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
@@ -29,9 +30,13 @@ func readAfter(ago, after time.Duration) *metav1.Time {
 
 // statusOf returns what status says about the drains in a policy.
 func statusOf(wide bool, maintenances []v1alpha1.NodeMaintenance, drains ...v1alpha1.RecentDrain) string {
+	return writtenWith(&report.Status{Maintenances: report.MaintenancesOf(report.Drains{Maintenances: maintenances}, "")}, wide, drains...)
+}
+
+// writtenWith returns what status says, with the drains in a policy.
+func writtenWith(s *report.Status, wide bool, drains ...v1alpha1.RecentDrain) string {
 	policy := v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}
 	policy.Status.RecentDrains = drains
-	s := &report.Status{Maintenances: report.MaintenancesOf(report.Drains{Maintenances: maintenances}, "")}
 	s.AddEnded(outcome.EndedOf([]v1alpha1.MachineDrainPolicy{policy}))
 	var out bytes.Buffer
 	report.WriteStatus(&out, s, wide, now, terminal.Style{})
@@ -80,6 +85,33 @@ func TestEnded(t *testing.T) {
 		text = statusOf(true, nil, ended("w3", 25*time.Hour, many))
 		g.Expect(text).To(ContainSubstring("    Machine default/w3, Node n-w3, ended 25h ago: 6 evicted"))
 		g.Expect(strings.Count(text, "Pod default/debug-")).To(Equal(12))
+	})
+
+	t.Run("K61: status says of a Cluster without Machines that its drains are older than a day", func(t *testing.T) {
+		text := statusOf(false, nil, ended("w2", 25*time.Hour, partly), ended("w1", 26*time.Hour, partly))
+		NewWithT(t).Expect(text).To(Equal(`Cluster default/prod
+  2 drains ended more than a day ago: -o wide shows what became of the evicted Pods
+`))
+	})
+
+	t.Run("K61: status says once what became of the Pods of a Machine that exists after its drain", func(t *testing.T) {
+		g := NewWithT(t)
+		inPlace := ended("", 20*time.Minute, partly).DrainOutcome // what its NodeMaintenance says
+		text := func(deleted, ended1 time.Duration) string {
+			m := clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "w1", DeletionTimestamp: ptr.To(metav1.NewTime(now.Add(-deleted)))}}
+			m.Spec.ClusterName = "prod"
+			maintenance := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "w1"}}
+			maintenance.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "default/w1"}
+			maintenance.Status.Outcome = &inPlace
+			s := &report.Status{Clusters: report.StatusOf([]clusterv1.Machine{m}, map[string]report.Drains{
+				"default/prod": {Maintenances: []v1alpha1.NodeMaintenance{maintenance}},
+			})}
+			return writtenWith(s, false, ended("w1", ended1, unknown))
+		}
+		for _, ago := range []time.Duration{12 * time.Minute, 20 * time.Minute} {
+			g.Expect(text(30*time.Minute, ago)).To(And(ContainSubstring("Machine default/w1, ended "), Not(ContainSubstring("After the drain"))))
+		}
+		g.Expect(text(10*time.Minute, time.Hour)).To(And(ContainSubstring("Machine default/w1, ended "), ContainSubstring("After the drain")), "an earlier Machine")
 	})
 
 	t.Run("K61: status says what became of the Pods that a NodeMaintenance has evicted", func(t *testing.T) {

@@ -294,7 +294,7 @@ func (t text) cluster(c *ClusterStatus, now time.Time) {
 			}
 		}
 	}
-	t.ended(c.Ended, now)
+	t.ended(c, now)
 }
 
 func (t text) progress(indent string, m *MaintenanceStatus, now time.Time) {
