@@ -109,7 +109,7 @@ func Read(world World, now time.Time, outcomes ...*v1alpha1.DrainOutcome) {
 			before := application.Pods
 			r.read(application)
 			outcome.Pods = add(outcome.Pods, application.Pods, before)
-			r.unsettled[application.Controller] = r.unsettled[application.Controller] || !settled(application.Pods)
+			r.unsettled[application.Controller] = r.unsettled[application.Controller] || !Settled(application.Pods)
 		}
 	}
 	for _, outcome := range order {
@@ -117,7 +117,7 @@ func Read(world World, now time.Time, outcomes ...*v1alpha1.DrainOutcome) {
 			controller := parse(application.Controller)
 			_, known := world.Wanted[controller]
 			// If it is not known how many Pods are wanted, the Pods that replace those of this drain must not count for another one.
-			return settled(application.Pods) && (known || !r.unsettled[application.Controller])
+			return Settled(application.Pods) && (known || !r.unsettled[application.Controller])
 		})
 		outcome.ReadTime = ptr.To(metav1.NewTime(now.Truncate(time.Second)))
 		slices.SortStableFunc(outcome.Applications, func(a, b v1alpha1.EvictedApplication) int {
@@ -223,7 +223,8 @@ func add(total, after, before v1alpha1.EvictedPods) v1alpha1.EvictedPods {
 	return total
 }
 
-func settled(pods v1alpha1.EvictedPods) bool { return pods.Ready+pods.NotNeeded == pods.Evicted }
+// Settled reports whether all evicted Pods are replaced by ready ones or not needed any more.
+func Settled(pods v1alpha1.EvictedPods) bool { return pods.Ready+pods.NotNeeded == pods.Evicted }
 
 // severity is higher the longer an application may take to recover.
 func severity(pods v1alpha1.EvictedPods) int {
@@ -253,6 +254,6 @@ func IsComplete(outcome *v1alpha1.DrainOutcome) bool {
 		if parse(of.Controller).Kind == kindPod {
 			pods.NotNeeded += pods.NotReplaced
 		}
-		return !settled(pods)
+		return !Settled(pods)
 	})
 }

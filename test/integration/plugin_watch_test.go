@@ -78,12 +78,14 @@ func (s *scene) testPluginWatches() {
 		s.Expect(view.Press("\x1b")).To(Succeed())
 	})
 
-	t.Run("K8, K10: the view shows the drain to its end", func(t *testing.T) {
+	t.Run("K8, K10, K75: the view shows the drain to its end, and what became of the evicted Pods", func(t *testing.T) {
 		s := s.part(t)
 		s.setBudget("web", 1)
 		s.expectGone("watched")
 		s.Eventually(view.Frame, soon, pace).Should(MatchRegexp(`Machine watched .* Deleted`))
 		s.Eventually(lines, soon, pace).Should(And(ContainSubstring("Machine watched: Deleted"), ContainSubstring(": Evacuation ended")))
+		s.Eventually(view.Frame, soon, pace).Should(MatchRegexp(`Machine watched +ended \d+s ago: 2 evicted: .*; read \d+s after the drain`))
+		s.Eventually(lines, soon, pace).Should(ContainSubstring("After the drain of Machine watched: 2 evicted: "))
 		s.Expect(view.Press("q")).To(Succeed())
 		s.Eventually(view.Ended, soon, pace).Should(BeClosed())
 		s.expectWritesNothing()
@@ -159,7 +161,8 @@ func (s *scene) watchesWithRoles() {
 	management, workload := s.pluginUser("watcher", "management-reader", "workload-reader")
 	s.requestStage("spare", "Cordon")
 	withoutSecret := s.watchLines(management, "status", "-w")
-	s.Eventually(withoutSecret, soon, pace).Should(And(ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: ")))
+	s.Eventually(withoutSecret, soon, pace).Should(And(
+		ContainSubstring("Not read: getting the kubeconfig"), ContainSubstring("Machine spare: "), ContainSubstring("After the drain of Machine watched: ")))
 	recorded := filepath.Join(s.TempDir(), "recording.jsonl")
 	withFile := s.watchLines(management, "status", "-w", "--record", recorded, "--workload-kubeconfig", s.kubeconfigFile(workload))
 	s.Eventually(withFile, soon, pace).Should(MatchRegexp("NodeMaintenance spare-[0-9a-f]+: stage Cordon"))

@@ -8,9 +8,12 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/observe"
+	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 )
 
 // TestEndedDrains has a management cluster whose only Machine was drained and deleted.
@@ -53,16 +56,36 @@ func TestEndedDrains(t *testing.T) {
 		g.Expect(endedDrains(all, "machinedeployment", "workers", sets.New("default/w1"))).To(HaveLen(1))
 		g.Expect(endedDrains(all, "machinedeployment", "workers", sets.New("other/w1"))).To(BeEmpty())
 	})
+	// watched returns what the live view shows. drained are Machines that it has shown before.
+	watched := func(t *testing.T, kind string, drained ...string) func() *report.Status {
+		t.Helper()
+		address, _ := serving(t, answers, "Machine", "Cluster")
+		c, err := observe.NewConnections(t.Context(), &rest.Config{Host: address}, "test", "")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		w, err := observe.NewWatch(t.Context(), c, machineSelection("default", kind, "workers"))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return func() *report.Status { return watchedStatus(t.Context(), c, w, kind, "workers", sets.New(drained...)) }
+	}
+	ofProd := HaveField("Clusters", HaveExactElements(HaveField("Ended", HaveExactElements(HaveField("Machine", "default/w1")))))
+	t.Run("K75: the live view has the drains of Machines that are deleted", func(t *testing.T) {
+		NewWithT(t).Eventually(watched(t, ""), "1m").Should(HaveValue(ofProd))
+	})
+	t.Run("K75: the live view of a MachineDeployment has the drains of the Machines that it has shown", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Eventually(watched(t, "machinedeployment", "default/w1"), "1m").Should(HaveValue(ofProd))
+		g.Consistently(watched(t, "machinedeployment", "default/w2"), "1s").Should(HaveValue(Not(ofProd)))
+	})
 	for name, answer := range map[string]metav1.Status{
 		"that the user may not list":    {Status: metav1.StatusFailure, Code: 403, Reason: metav1.StatusReasonForbidden},
 		"that the server fails to list": {Status: metav1.StatusFailure, Code: 500, Reason: metav1.StatusReasonInternalError},
 	} {
-		t.Run("K61: policies "+name+" are a gap", func(t *testing.T) {
+		t.Run("K61, K75: policies "+name+" are a gap", func(t *testing.T) {
 			g := NewWithT(t)
 			answers[policies] = answer
 			stdout, stderr, code := status(t)
 			g.Expect(code).To(BeZero(), stderr)
 			g.Expect(stdout).To(MatchRegexp("NOT READ\n.*(machinedrainpolicies|MachineDrainPolicies)"))
+			g.Eventually(watched(t, ""), "1m").Should(HaveField("Gaps", ContainElement(ContainSubstring("MachineDrainPolicy"))))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,10 +30,10 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	selected, namespace := ctrlcache.ByObject{}, ""
+	selected := ctrlcache.ByObject{}
 	if c.Current.HasMachines {
-		var err error
-		if namespace, err = s.machineNamespace(); err != nil {
+		namespace, err := s.machineNamespace()
+		if err != nil {
 			return err
 		}
 		selected = machineSelection(namespace, kind, name)
@@ -49,13 +50,14 @@ func (s *statusOptions) follow(ctx context.Context, c *observe.Connections, kind
 		if recorder, err = newRecorder(s.record, contextOf(c), s.clock); err != nil {
 			return err
 		}
-		w.FollowDetails(ctx, namespace)
+		w.FollowDetails()
 		changed = recorder.follow(ctx, w.Changed, recorded(ctx, c, w, kind, name))
 	}
+	drained := sets.New[string]()
 	err = live.Run(ctx, live.Source{
 		Changed: changed,
 		Status: func() (*report.Status, bool) {
-			status := watchedStatus(ctx, c, w, kind, name)
+			status := watchedStatus(ctx, c, w, kind, name, drained)
 			if recorder != nil {
 				status.Gaps = append(recorder.problem(), status.Gaps...)
 			}
@@ -89,8 +91,9 @@ func machineSelection(namespace, kind, name string) ctrlcache.ByObject {
 	return selected
 }
 
-// watchedStatus returns the status of what has been observed.
-func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string) *report.Status {
+// watchedStatus returns the status of what has been observed. It adds the Machines under maintenance to drained: what became of their Pods
+// belongs to the status when they no longer exist.
+func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch, kind, name string, drained sets.Set[string]) *report.Status {
 	drains := func(clusters []types.NamespacedName) []report.Drains {
 		all := make([]report.Drains, len(clusters))
 		for i, cluster := range clusters {
@@ -101,6 +104,10 @@ func watchedStatus(ctx context.Context, c *observe.Connections, w *observe.Watch
 	var status *report.Status
 	if c.Current.HasMachines {
 		status = managementStatus(c, w.Machines(ctx), kind, name, drains)
+		for machine := range status.Machines() {
+			drained.Insert(machine)
+		}
+		status.AddEnded(endedDrains(w.Policies(ctx), kind, name, drained))
 	} else {
 		status = workloadStatus(c, name, drains(make([]types.NamespacedName, 1))[0])
 	}

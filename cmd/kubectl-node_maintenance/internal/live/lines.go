@@ -13,6 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
 // printer writes a line for each change.
@@ -97,6 +98,10 @@ func (c *changes) walk(items []*item, cluster string, several bool) {
 		case kindMaintenance:
 			c.add(i.id, e)
 			c.pods(i.children, cluster)
+			c.outcomes(i.children, i.title(), cluster)
+			continue
+		case kindEnded:
+			c.outcomes(i.children, "", cluster)
 			continue
 		}
 		c.walk(i.children, cluster, several)
@@ -108,6 +113,9 @@ func (c *changes) pods(items []*item, cluster string) {
 	var texts []string
 	names := map[string][]string{}
 	for _, pod := range items {
+		if pod.kind != kindPod {
+			continue
+		}
 		text := cmp.Or(pod.waits, "Evacuation requested")
 		evacuating := pod.evacuating || c.before[pod.id].evacuating // a NodeMaintenance may list the Pod for longer
 		c.after[pod.id] = entry{cluster, kindPod, pod.name, text, evacuating}
@@ -120,6 +128,26 @@ func (c *changes) pods(items []*item, cluster string) {
 	}
 	for _, text := range texts {
 		c.lines = append(c.lines, cluster+report.PodNames(names[text])+": "+text)
+	}
+}
+
+// outcomes adds lines for what became of the evicted Pods of drains, once that was read. drain names the drain; if it is empty, each item
+// does.
+func (c *changes) outcomes(items []*item, drain, cluster string) {
+	for _, i := range items {
+		if i.outcome == nil || i.outcome.ReadTime == nil {
+			continue
+		}
+		e := entry{cluster: cluster, kind: "After the drain of", name: cmp.Or(drain, i.name), text: outcome.Summary(i.outcome.Pods)}
+		if i.outcome.Message != "" {
+			e.text += ". " + terminal.Clean(i.outcome.Message, maxText)
+		}
+		c.add(i.id, e)
+		for _, application := range i.children {
+			of := e
+			of.name, of.text = e.name+": "+application.name, application.waits
+			c.add(application.id, of)
+		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/report"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
+	words "github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // The longest texts of an item.
@@ -24,6 +26,10 @@ const (
 	kindMachine     = "Machine"
 	kindMaintenance = "NodeMaintenance"
 	kindPod         = "Pod"
+	// kindEnded is the item above the drains of a Cluster that have ended. By name, it is sorted behind the MachineDeployments.
+	kindEnded = "Pods of ended drains"
+	// nameOutcome is the name of the item below a NodeMaintenance that has an outcome.
+	nameOutcome = "After the drain"
 )
 
 // Target is what the command why explains about an item.
@@ -47,6 +53,8 @@ type item struct {
 	evacuating bool
 	// complete means that nothing is left to do.
 	complete bool
+	// outcome is what became of the evicted Pods of a drain, if the item is about that.
+	outcome  *v1alpha1.DrainOutcome
 	target   Target
 	children []*item
 }
@@ -75,7 +83,9 @@ func (i *item) text() string {
 func tree(s *report.Status, h *history, now time.Time) []*item {
 	root := &item{}
 	for i := range s.Clusters {
-		clusterItem(root, &s.Clusters[i], h, now)
+		if c := &s.Clusters[i]; len(c.Groups) > 0 || slices.ContainsFunc(c.Ended, func(e report.EndedDrain) bool { return e.IsRecent(now) }) {
+			clusterItem(root, c, h, now)
+		}
 	}
 	for i := range s.Maintenances {
 		maintenanceItem(root, "", &s.Maintenances[i], h, now)
@@ -102,6 +112,52 @@ func clusterItem(parent *item, c *report.ClusterStatus, h *history, now time.Tim
 	}
 	cluster.sumUp()
 	cluster.state = fmt.Sprintf("%d of %d maintained", drains, c.Machines)
+	endedItem(cluster, c.Ended, now)
+}
+
+// endedItem adds the drains that have ended. Of Machines with the same name, it has the one that was drained last.
+func endedItem(cluster *item, drains []report.EndedDrain, now time.Time) {
+	ended, settled, known := &item{}, 0, map[string]bool{}
+	for i := range drains {
+		d := &drains[i]
+		if !d.IsRecent(now) || known[d.Machine] {
+			continue
+		}
+		known[d.Machine] = true
+		if len(known) == 1 {
+			ended = newItem(cluster, kindEnded, "")
+		}
+		_, name, _ := strings.Cut(d.Machine, "/")
+		if outcomeItem(ended, kindMachine+" "+name, report.EndedAgo(&d.Outcome, now), &d.Outcome).complete {
+			settled++
+		}
+	}
+	ended.state, ended.complete = words.Count(len(known), "drain"), settled == len(known)
+	if !ended.complete {
+		ended.waits = fmt.Sprintf("%d with Pods that are not replaced by ready ones", len(known)-settled)
+	}
+}
+
+// outcomeItem adds what became of the evicted Pods of a drain, and below it the controllers with Pods that are not replaced by ready ones.
+func outcomeItem(parent *item, name, state string, of *v1alpha1.DrainOutcome) *item {
+	i := newItem(parent, "", name)
+	i.outcome, i.complete = of, outcome.Settled(of.Pods)
+	text := report.OutcomeText(of)
+	if of.Message != "" {
+		text += ". " + of.Message
+	}
+	if i.state, i.waits = state, terminal.Clean(text, maxText); i.complete {
+		i.state, i.waits = i.text(), ""
+	}
+	for j := range of.Applications {
+		a := &of.Applications[j]
+		application := newItem(nil, "", a.Controller)
+		if application.id = i.id + ", " + application.id; !slices.ContainsFunc(i.children, func(c *item) bool { return c.id == application.id }) {
+			application.waits = terminal.Clean(report.ApplicationText(a), maxText)
+			i.children = append(i.children, application)
+		}
+	}
+	return i
 }
 
 func machineItem(parent *item, cluster string, m *report.MachineStatus, h *history, now time.Time) {
@@ -154,6 +210,9 @@ func maintenanceItem(parent *item, cluster string, m *report.MaintenanceStatus, 
 	maintenance.progress = h.progressOf(cluster, m, now)
 	maintenance.complete = m.Nodes > 0 && m.DrainedNodes == m.Nodes
 	maintenance.elapsed = elapsed(m.Since, now)
+	if m.Outcome != nil {
+		outcomeItem(maintenance, nameOutcome, "", m.Outcome).target = parent.target
+	}
 }
 
 // sumUp derives the progress, the elapsed time and what is waited for from the children.

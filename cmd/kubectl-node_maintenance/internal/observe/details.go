@@ -15,7 +15,6 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
@@ -33,27 +32,8 @@ type details struct {
 }
 
 // FollowDetails makes the Watch follow PodDisruptionBudgets, Deployments and StatefulSets, and the Pods of Nodes that Terminating is called
-// for. In a management cluster, it also follows the MachineDrainPolicies in a namespace, or in all. It must be called before Drains.
-func (w *Watch) FollowDetails(ctx context.Context, namespace string) {
-	w.details = map[types.NamespacedName]*details{}
-	c := w.connections.Current
-	if !c.HasMachines || !serves(c.RESTMapper(), v1alpha1.GroupVersion.WithKind("MachineDrainPolicy")) {
-		return
-	}
-	selected := ctrlcache.ByObject{Namespaces: map[string]ctrlcache.Config{namespace: {}}}
-	options := ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&v1alpha1.MachineDrainPolicy{}: selected}}
-	var err error
-	if w.policies, err = w.follow(ctx, types.NamespacedName{}, c, options, &v1alpha1.MachineDrainPolicy{}); err != nil {
-		c.gaps.Add(err.Error())
-	}
-}
-
-// Policies returns the MachineDrainPolicies, if they are followed.
-func (w *Watch) Policies(ctx context.Context) []v1alpha1.MachineDrainPolicy {
-	list := &v1alpha1.MachineDrainPolicyList{}
-	w.read(ctx, w.policies, list)
-	return list.Items
-}
+// for. It must be called before Drains.
+func (w *Watch) FollowDetails() { w.details = map[types.NamespacedName]*details{} }
 
 // followDetails watches the budgets and applications. If that cannot begin, the recording lacks them, and has the drains.
 func (w *Watch) followDetails(ctx context.Context, cluster types.NamespacedName, c *Cluster) *details {

@@ -45,7 +45,7 @@ type Watch struct {
 
 	mu        sync.Mutex
 	machines  *followed
-	policies  *followed // nil unless they are followed
+	policies  *followed // nil if the cluster has none
 	workloads map[types.NamespacedName]*workload
 	details   map[types.NamespacedName]*details // nil unless they are followed
 	problems  map[subject]problem
@@ -79,8 +79,8 @@ type followed struct {
 	stop     context.CancelFunc // nil: it ends with the Watch
 }
 
-// NewWatch returns a Watch until the context is done. machines restricts which Machines it follows, if the context is that of a management
-// cluster.
+// NewWatch returns a Watch until the context is done. With a context of a management cluster, it follows the Machines that machines
+// selects, and the MachineDrainPolicies of the same namespaces.
 func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) (*Watch, error) {
 	w := &Watch{
 		Changed: make(chan struct{}, 1), connections: c,
@@ -92,8 +92,32 @@ func NewWatch(ctx context.Context, c *Connections, machines ctrlcache.ByObject) 
 	}
 	var err error
 	options := ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&clusterv1.Machine{}: machines}}
-	w.machines, err = w.follow(ctx, types.NamespacedName{}, c.Current, options, &clusterv1.Machine{})
-	return w, err
+	if w.machines, err = w.follow(ctx, types.NamespacedName{}, c.Current, options, &clusterv1.Machine{}); err != nil {
+		return nil, err
+	}
+	w.followPolicies(ctx, machines.Namespaces)
+	return w, nil
+}
+
+// followPolicies watches the MachineDrainPolicies. What cannot be read of them is a gap, and a management cluster without this provider has
+// none.
+func (w *Watch) followPolicies(ctx context.Context, namespaces map[string]ctrlcache.Config) {
+	c := w.connections.Current
+	if !serves(c.RESTMapper(), v1alpha1.GroupVersion.WithKind("MachineDrainPolicy")) {
+		return
+	}
+	options := ctrlcache.Options{ByObject: map[client.Object]ctrlcache.ByObject{&v1alpha1.MachineDrainPolicy{}: {Namespaces: namespaces}}}
+	var err error
+	if w.policies, err = w.follow(ctx, types.NamespacedName{}, c, options, &v1alpha1.MachineDrainPolicy{}); err != nil {
+		c.gaps.Add(err.Error())
+	}
+}
+
+// Policies returns the MachineDrainPolicies.
+func (w *Watch) Policies(ctx context.Context) []v1alpha1.MachineDrainPolicy {
+	list := &v1alpha1.MachineDrainPolicyList{}
+	w.read(ctx, w.policies, list)
+	return list.Items
 }
 
 // Machines returns the Machines, by namespace and name.

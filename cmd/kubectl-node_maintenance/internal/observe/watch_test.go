@@ -87,7 +87,7 @@ func TestWatch(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		w, err := NewWatch(t.Context(), c, ctrlcache.ByObject{})
 		g.Expect(err).NotTo(HaveOccurred())
-		w.FollowDetails(t.Context(), "")
+		w.FollowDetails()
 		g.Eventually(func(g Gomega) {
 			maintenances, evacuations := w.Drains(t.Context(), types.NamespacedName{})
 			g.Expect(maintenances).To(HaveLen(1))
@@ -110,7 +110,7 @@ func TestWatch(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		w, err := NewWatch(t.Context(), c, ctrlcache.ByObject{})
 		g.Expect(err).NotTo(HaveOccurred())
-		w.FollowDetails(t.Context(), "")
+		w.FollowDetails()
 		isLost := func() bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -29,7 +29,7 @@ func (d *EndedDrain) IsRecent(now time.Time) bool { return now.Sub(d.Outcome.End
 // AddEnded adds drains that have ended to their Clusters, which may have no Machine any more. The NodeMaintenance of a Machine exists for
 // some time after the end of its drain: an outcome that it has of this drain, or of an earlier one of the Machine, is left out.
 func (s *Status) AddEnded(drains []outcome.Ended) {
-	machines := s.machines()
+	machines := s.Machines()
 	for i := range drains {
 		e := &drains[i]
 		if m := machines[e.MachineName()]; m != nil {
@@ -43,8 +43,8 @@ func (s *Status) AddEnded(drains []outcome.Ended) {
 	}
 }
 
-// machines returns the Machines by their names.
-func (s *Status) machines() map[string]*MachineStatus {
+// Machines returns the Machines by "namespace/name".
+func (s *Status) Machines() map[string]*MachineStatus {
 	all := map[string]*MachineStatus{}
 	for i := range s.Clusters {
 		for j := range s.Clusters[i].Groups {
@@ -85,31 +85,44 @@ func (t text) ended(c *ClusterStatus, now time.Time) {
 		if d.Node != "" && t.wide {
 			where += words.Cut(", Node "+d.Node, maxPodName)
 		}
-		t.part("    %s, ended %s ago: ", where, duration.HumanDuration(max(now.Sub(d.Outcome.EndTime.Time), 0)))
+		t.part("    %s, %s: ", where, EndedAgo(&d.Outcome, now))
 		t.outcome("      ", &d.Outcome)
 	}
+}
+
+// OutcomeText says what became of evicted Pods, and when that was read.
+func OutcomeText(of *v1alpha1.DrainOutcome) string {
+	if of.ReadTime == nil {
+		return outcome.Summary(of.Pods) + "; not read yet"
+	}
+	return outcome.Summary(of.Pods) + "; read " + duration.HumanDuration(max(of.ReadTime.Sub(of.EndTime.Time), 0)) + " after the drain"
+}
+
+// EndedAgo says how long ago the drain of an outcome ended.
+func EndedAgo(of *v1alpha1.DrainOutcome, now time.Time) string {
+	return "ended " + duration.HumanDuration(max(now.Sub(of.EndTime.Time), 0)) + " ago"
+}
+
+// ApplicationText says what became of the evicted Pods of a controller, and why.
+func ApplicationText(of *v1alpha1.EvictedApplication) string {
+	if of.Why == "" {
+		return outcome.Summary(of.Pods)
+	}
+	return outcome.Summary(of.Pods) + ". " + of.Why
 }
 
 // outcome continues a line with what became of evicted Pods. Below it, there is a line for each controller with Pods that are not replaced
 // by ready ones, of at most maxGroups controllers unless the output is wide.
 func (t text) outcome(indent string, of *v1alpha1.DrainOutcome) {
-	summary := outcome.Summary(of.Pods) + "; not read yet"
-	if of.ReadTime != nil {
-		summary = outcome.Summary(of.Pods) + "; read " + duration.HumanDuration(max(of.ReadTime.Sub(of.EndTime.Time), 0)) + " after the drain"
-	}
-	t.line("%s", summary)
+	t.line("%s", OutcomeText(of))
 	if of.Message != "" {
 		t.line(indent+"%s", of.Message)
 	}
-	for i, application := range of.Applications {
+	for i := range of.Applications {
 		if i == maxGroups && !t.wide {
 			t.line(indent+"%s", words.Count(len(of.Applications)-i, "more controller"))
 			break
 		}
-		line := words.Cut(application.Controller, maxPodName) + ": " + outcome.Summary(application.Pods)
-		if application.Why != "" {
-			line += ". " + application.Why
-		}
-		t.line(indent+"%s", line)
+		t.line(indent+"%s: %s", words.Cut(of.Applications[i].Controller, maxPodName), ApplicationText(&of.Applications[i]))
 	}
 }
