@@ -198,8 +198,11 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	return workload.RequeueAt(p.nextTry, p.now), nil
 }
 
-// fail ends a pass that could not evaluate the Pods, because their Cluster is paused for example.
+// fail ends a pass that could not evaluate the Pods, because their Cluster is paused for example: then no Pod waits for its eviction.
 func (v *Evictor) fail(p *pass, err error) (reconcile.Result, error) {
+	if workload.IsPaused(err) {
+		p.state.observeBlocked(p.cluster, nil)
+	}
 	v.Clusters.SetWaiting(p.cluster, p.observation, nil)
 	return workload.Result(err)
 }

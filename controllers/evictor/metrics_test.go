@@ -3,8 +3,16 @@ package evictor
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestObserveBlocked(t *testing.T) {
@@ -25,6 +33,22 @@ func TestObserveBlocked(t *testing.T) {
 		other.observeBlocked(two, nil)
 		if got := testutil.CollectAndCount(podsBlocked); got != 0 {
 			t.Errorf("%d series, want none", got)
+		}
+	})
+	t.Run("M29: counts no Pod as blocked while the Cluster is paused", func(t *testing.T) {
+		g := NewWithT(t)
+		paused := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}, Spec: clusterv1.ClusterSpec{Paused: new(true)}}
+		v := &Evictor{Clusters: workload.NewClusters(fakes.Client(paused), nil, fakes.Scheme(), workload.Limits{}, clock.RealClock{})}
+		p := &pass{cluster: types.NamespacedName{Namespace: "ns", Name: "one"}, state: newState()}
+		for reading, counted := range map[error]int{errors.New("timeout"): 1, nil: 0} {
+			p.state.observeBlocked(p.cluster, map[string]int{"BudgetExhausted": 3})
+			if reading == nil {
+				_, reading = v.Clusters.Client(t.Context(), p.cluster)
+				g.Expect(workload.IsPaused(reading)).To(BeTrue())
+			}
+			_, _ = v.fail(p, reading)
+			g.Expect(testutil.CollectAndCount(podsBlocked)).To(Equal(counted), "%v", reading)
+			p.state.observeBlocked(p.cluster, nil)
 		}
 	})
 }

@@ -67,11 +67,15 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 
 // ResumeAfterPause handles the events of Clusters and Machines: it calls Resume when one is no longer paused, or when a drain that was held
 // continues, also because other labels make a policy select the Machine that ignores the hooks. The NodeMaintenance of a Machine that no
-// longer exists is not suspended.
+// longer exists is not suspended. When one is paused, subscribers are notified: what they have reported does not hold any more.
 func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 	machineChanged := func(before, after *clusterv1.Machine) {
-		if machinedrain.DrainContinues(before, after) {
-			c.Resume(types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName})
+		cluster := types.NamespacedName{Namespace: before.Namespace, Name: before.Spec.ClusterName}
+		switch {
+		case machinedrain.DrainContinues(before, after):
+			c.Resume(cluster)
+		case after != nil && machinedrain.HasPauseAnnotation(after) && !machinedrain.HasPauseAnnotation(before) && machinedrain.MayDrain(after):
+			c.notify(Change{Cluster: cluster, Type: AllPodsAffected})
 		}
 	}
 	return handler.Funcs{
@@ -96,9 +100,11 @@ func (c *Clusters) ResumeAfterPause() handler.EventHandler {
 }
 
 func (c *Clusters) clusterChanged(ctx context.Context, before, after *clusterv1.Cluster) {
-	switch {
-	case machinedrain.IsClusterPaused(before) && !machinedrain.IsClusterPaused(after):
+	switch wasPaused, isPaused := machinedrain.IsClusterPaused(before), machinedrain.IsClusterPaused(after); {
+	case wasPaused && !isPaused:
 		c.Resume(client.ObjectKeyFromObject(after))
+	case isPaused && !wasPaused:
+		c.notify(Change{Cluster: client.ObjectKeyFromObject(after), Type: AllPodsAffected})
 	case !maps.Equal(before.Labels, after.Labels):
 		c.resumeHeldWithoutRecord(ctx, client.InNamespace(after.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: after.Name})
 	}

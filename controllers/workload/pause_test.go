@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -163,5 +164,44 @@ func TestNodeMaintenanceThatIsGoneAfterAPause(t *testing.T) {
 		g.Expect(checked).To(BeTrue())
 		g.Expect(clusters.FindLeftovers(t.Context(), clusterA)).To(Succeed())
 		g.Eventually(found).WithTimeout(time.Minute).Should(BeClosed(), "the Node stays cordoned until the next connection or NodeMaintenance")
+	})
+}
+
+func TestBeginOfPause(t *testing.T) {
+	t.Run("M16: subscribers are notified when a Cluster or draining Machine is paused: what they have reported does not hold any more", func(t *testing.T) {
+		machine := func(annotations ...string) *clusterv1.Machine {
+			m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: clusterA.Namespace, Name: "m", Annotations: map[string]string{}, DeletionTimestamp: &metav1.Time{Time: time.Now()},
+			}}
+			for _, annotation := range annotations {
+				m.Annotations[annotation] = v1alpha1.HookOwner
+			}
+			m.Spec.ClusterName = clusterA.Name
+			return m
+		}
+		cluster := func(paused bool) *clusterv1.Cluster {
+			return &clusterv1.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: clusterA.Name}, Spec: clusterv1.ClusterSpec{Paused: &paused},
+			}
+		}
+		notified := BeNumerically(">", 0)
+		for _, tc := range []struct {
+			before, after client.Object
+			notified      gomegatypes.GomegaMatcher
+		}{
+			{cluster(false), cluster(true), notified},
+			{cluster(true), cluster(true), BeZero()},
+			{machine(v1alpha1.PreDrainHookAnnotation), machine(v1alpha1.PreDrainHookAnnotation, clusterv1.PausedAnnotation), notified},
+			{machine(), machine(clusterv1.PausedAnnotation), BeZero()}, // it does not drain
+			{machine(v1alpha1.PreDrainHookAnnotation), machine(v1alpha1.PreDrainHookAnnotation), BeZero()},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				clusters := NewClusters(fakes.Client(), nil, nil, Limits{}, clock.RealClock{})
+				affected := changesTo(clusters, AllPodsAffected)
+				clusters.ResumeAfterPause().Update(t.Context(), event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}, nil)
+				time.Sleep(time.Minute)
+				NewWithT(t).Expect(affected.Load()).To(tc.notified, "%v, %v", tc.before, tc.after)
+			})
+		}
 	})
 }
