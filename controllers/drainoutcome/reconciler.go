@@ -219,7 +219,7 @@ func (r *Reconciler) store(ctx context.Context, key types.NamespacedName, drains
 	}
 	changed := policy.DeepCopy()
 	drains = slices.DeleteFunc(drains, func(of v1alpha1.RecentDrain) bool {
-		return slices.ContainsFunc(policy.Status.RecentDrains, isLaterReadingOf(of))
+		return slices.ContainsFunc(policy.Status.RecentDrains, isLaterReadingOf(of, r.Clock.Now()))
 	})
 	changed.Status.RecentDrains = outcome.Keep(merge(changed.Status.RecentDrains, drains), maxDrains, maxApplications)
 	kept := slices.Clone(changed.Status.RecentDrains)
@@ -231,10 +231,11 @@ func (r *Reconciler) store(ctx context.Context, key types.NamespacedName, drains
 }
 
 // isLaterReadingOf returns a function that reports whether a drain is the same one, read later: the cache was stale when this one was read.
-func isLaterReadingOf(drain v1alpha1.RecentDrain) func(v1alpha1.RecentDrain) bool {
+// A reading in the future is of a manager whose clock was ahead, and not later.
+func isLaterReadingOf(drain v1alpha1.RecentDrain, now time.Time) func(v1alpha1.RecentDrain) bool {
 	return func(of v1alpha1.RecentDrain) bool {
-		isSame := of.MachineUID == drain.MachineUID && of.EndTime.Equal(&drain.EndTime)
-		return isSame && of.ReadTime != nil && (drain.ReadTime == nil || drain.ReadTime.Before(of.ReadTime))
+		isSame, read := of.MachineUID == drain.MachineUID && of.EndTime.Equal(&drain.EndTime), of.ReadTime
+		return isSame && read != nil && !read.After(now) && (drain.ReadTime == nil || drain.ReadTime.Before(read))
 	}
 }
 

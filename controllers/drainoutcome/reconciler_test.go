@@ -231,6 +231,17 @@ func TestReconcile(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(stored).To(Equal(drains))
 	})
+	t.Run("M151: a reading of a manager whose clock is ahead neither delays nor outlasts the next one", func(t *testing.T) {
+		w := newWorld(t)
+		w.createPod()
+		w.Record(policy, drainOf("m"))
+		drains, _ := w.reconcile(30 * time.Minute)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}))
+		w.Expect(w.remote.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(db.Namespace))).To(Succeed())
+		w.createPod(isReady)
+		drains, _ = w.reconcile(time.Minute)
+		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Ready: 1}))
+	})
 	t.Run("M150: the numbers are those of the last reading, although the API server has refused to store the first one", func(t *testing.T) {
 		w := newWorld(t)
 		w.createPod()

@@ -41,12 +41,12 @@ func isUnread(outcome *v1alpha1.DrainOutcome) bool {
 	return false
 }
 
-// Due reports whether an outcome must be read now.
+// Due reports whether an outcome must be read now. A reading in the future does not count: it is of a manager whose clock was ahead.
 func Due(outcome *v1alpha1.DrainOutcome, now time.Time) bool {
 	due := false
 	for _, offset := range offsets(outcome) {
 		if at := outcome.EndTime.Add(offset); !at.After(now) {
-			due = outcome.ReadTime == nil || outcome.ReadTime.Time.Before(at)
+			due = outcome.ReadTime == nil || outcome.ReadTime.Time.Before(at) || outcome.ReadTime.After(now)
 		}
 	}
 	return due
