@@ -89,7 +89,7 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	if s.hasUnreadPolicy() { // a drain that has begun continues in the workload cluster; who waits for a turn under that policy is not known
 		return s.held(), nil
 	}
-	if s.awaitsPolicy() {
+	if s.keepsSettings() {
 		return s.awaitingPolicy(), nil
 	}
 	if err := r.observeTurn(ctx, s); err != nil {

@@ -7,29 +7,31 @@ import (
 
 	"github.com/pkg/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// awaitPolicy sets until when the policy of a Machine may be replaced, so that no drain begins: no policy selects it, or another one than
-// it has recorded. The times at which that was found are kept in memory: a restart makes the wait longer.
+// awaitPolicy sets until when the policy of a Machine may be replaced, so that its drain stays as it is: no policy selects it, or another
+// one than before. The times at which that was found are kept in memory: a restart makes the first wait longer, and ends the second.
 func (r *Reconciler) awaitPolicy(ctx context.Context, s *scope) {
-	remembered := r.memoryOf(s.machine)
-	settles := func(since *time.Time, lasts bool) time.Time {
-		if !lasts {
-			*since = time.Time{}
-			return time.Time{}
-		}
-		*since = cmp.Or(*since, s.now)
-		return machinedrain.AwaitPolicy(*since, s.now)
+	if s.unselected && machinedrain.HasHook(s.machine) { // without the hook, no policy has selected it
+		r.awaitMissingPolicy(ctx, s)
+	} else {
+		remembered := r.memoryOf(s.machine)
+		remembered.policyGone, remembered.isPolicyGone = time.Time{}, false
 	}
-	isGone := s.unselected && machinedrain.HasHook(s.machine) // without the hook, no policy has selected it
-	gone := settles(&remembered.policyGone, isGone)
-	s.policySettles = cmp.Or(gone, settles(&remembered.otherPolicy, machinedrain.FollowsAnother(s.machine, s.policy)))
-	remembered.isPolicyGone = remembered.isPolicyGone && isGone
-	if !isGone || !gone.IsZero() || remembered.isPolicyGone {
+	if !s.hasUnreadPolicy() {
+		r.awaitFormerPolicy(ctx, s)
+	}
+}
+
+func (r *Reconciler) awaitMissingPolicy(ctx context.Context, s *scope) {
+	remembered := r.memoryOf(s.machine)
+	remembered.policyGone = cmp.Or(remembered.policyGone, s.now)
+	if s.policySettles = machinedrain.AwaitPolicy(remembered.policyGone, s.now); !s.policySettles.IsZero() || remembered.isPolicyGone {
 		return
 	}
 	if remembered.isPolicyGone = r.confirmGone(ctx, s, remembered.policyGone); !remembered.isPolicyGone {
@@ -37,10 +39,42 @@ func (r *Reconciler) awaitPolicy(ctx context.Context, s *scope) {
 	}
 }
 
+// awaitFormerPolicy remembers the policy that a Machine follows. If the Node is maintained, the API server confirms that another one
+// selects the Machine, see confirmGone.
+func (r *Reconciler) awaitFormerPolicy(ctx context.Context, s *scope) {
+	key := client.ObjectKeyFromObject(s.machine)
+	remembered, _ := r.followed.Load(key)
+	before, _ := remembered.(machinedrain.Followed)
+	followed, until := before.Next(s.machine, s.policy, s.now)
+	isMaintained := machinedrain.IsDraining(s.machine) || machinedrain.MayBeMaintained(s.machine)
+	switch since := followed.Other(); {
+	case s.policy == nil:
+	case !until.IsZero():
+		s.policySettles = until
+	case !since.IsZero() && isMaintained && !r.confirmGone(ctx, s, since):
+		s.policySettles = s.now.Add(s.askAgain())
+	default:
+		followed = followed.Settled()
+	}
+	if followed != before {
+		r.followed.Store(key, followed)
+	}
+}
+
+// awaitsFormerPolicy reports whether another policy selects the Machine than before, maybe for a moment only: its maintenance stays as it
+// is. If it waits for a turn under the limit of the former one, it continues to wait, see turn.
+func (s *scope) awaitsFormerPolicy() bool {
+	hasBegun := s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain
+	return s.policy != nil && !s.policySettles.IsZero() && (hasBegun || !machinedrain.FollowsAnother(s.machine, s.policy))
+}
+
 // awaitsPolicy reports whether no policy selects the Machine, maybe for a moment only: its hook and its drain stay as they are.
 func (s *scope) awaitsPolicy() bool { return s.unselected && !s.policySettles.IsZero() }
 
-// awaitingPolicy is the outcome while awaitsPolicy is true for a deleted Machine. A block that is known does not end.
+// keepsSettings reports whether the maintenance of a Machine stays as it is, because its policy may be replaced.
+func (s *scope) keepsSettings() bool { return s.awaitsPolicy() || s.awaitsFormerPolicy() }
+
+// awaitingPolicy is the outcome while keepsSettings is true. A block that is known does not end.
 func (s *scope) awaitingPolicy() outcome {
 	s.blind = true
 	waiting := outcome{action: wait, at: s.policySettles}
@@ -62,9 +96,10 @@ func (s *scope) askAgain() time.Duration {
 var errNotDelivered = errors.New("the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster have not delivered the " +
 	"latest changes")
 
-// confirmGone reports whether the API server confirms that no policy selects a Machine, or that a rule of its drain is gone, as was found
-// at a time: the watches may not have delivered yet that the policy or rule was created again, or that the labels of the Cluster were
-// restored, because the management cluster was not reachable meanwhile. It reports false while that is not known.
+// confirmGone reports whether the API server confirms that no policy selects a Machine, or another one than before, or that a rule of its
+// drain is gone, as was found at a time: the watches may not have delivered yet that the policy or rule was created again, or that the
+// labels of the Cluster were restored, because the management cluster was not reachable meanwhile. It reports false while that is not
+// known.
 func (r *Reconciler) confirmGone(ctx context.Context, s *scope, since time.Time) bool {
 	delivered, asOf, err := r.areSettingsDelivered(ctx, s)
 	if err != nil {

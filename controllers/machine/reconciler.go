@@ -80,6 +80,7 @@ type Reconciler struct {
 	blocked       sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested     sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
 	handedOver    sync.Map                                  // to which managers Machines were handed over, by the Machine's namespace and name: see handOver
+	followed      sync.Map                                  // machinedrain.Followed, by the Machine's namespace and name: see awaitFormerPolicy
 	patches       sync.Map                                  // limiters of changes of annotations, by the Machine's namespace and name: see mayPatch
 	retryAfter    func(types.NamespacedName, time.Duration) // reconciles a Machine again after a delay, regardless of its backoff
 }
@@ -116,6 +117,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			r.forget(request.NamespacedName)
 			r.patches.Delete(request.NamespacedName)
 			r.handedOver.Delete(request.NamespacedName)
+			r.followed.Delete(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
@@ -263,7 +265,6 @@ type memory struct {
 	unconnected  time.Time        // the Node cannot be looked up without a connection: see findNode
 	policyGone   time.Time        // no policy selects the Machine: see awaitPolicy
 	isPolicyGone bool             // the API server has confirmed policyGone
-	otherPolicy  time.Time        // the Machine follows another policy than it has recorded: see awaitPolicy
 	unrequired   time.Time        // nothing requires the maintenance before an update in place: see heldUpdate
 	rulesGone    time.Time        // MachineDrainRules of the drain are gone: see awaitReplacement
 	overdue      time.Time        // the drain timeout is exceeded: see observeOverdue
@@ -311,8 +312,8 @@ type scope struct {
 
 	isNodeLookedUp bool // the Machine has no nodeRef: the name of the Node was found by the provider ID, see findNode
 
-	policySettles time.Time // until when no drain begins, because the policy may be replaced; zero: one may begin; see also awaitsPolicy
-	goneProblem   error     // why the API server cannot confirm for a while that a policy or rule is gone; nil: it can, or was not asked
+	policySettles time.Time // until when the policy may be replaced, zero if it may not: see awaitsPolicy and awaitsFormerPolicy
+	goneProblem   error     // why the API server cannot confirm for a while that a policy or rule is gone or another one; nil: it can, or was not asked
 
 	// The following fields are set once the workload cluster has been read.
 	client      client.Client
@@ -374,7 +375,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.R
 	if err := r.patchMachine(ctx, s, "removing copied exclude annotations", machinedrain.RemoveExcludes); err != nil {
 		return reconcile.Result{}, err
 	}
-	if s.HeldByHooks && s.awaitsPolicy() && !machinedrain.WasHeldByHooks(s.machine) { // the policy may ignore these hooks
+	if s.HeldByHooks && !s.policySettles.IsZero() && !machinedrain.WasHeldByHooks(s.machine) { // the policy may ignore these hooks
 		return r.reportWait(ctx, s, s.awaitingPolicy())
 	}
 	return r.runSteps(ctx, s, r.admit, r.awaitServed, r.requestMaintenance, r.awaitTurn, r.awaitDrained, r.awaitVolumesDetached, r.awaitDaemonSets, r.confirmPods)

@@ -74,10 +74,11 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 // reconciled again: an update in place continues without a policy that requires a stage, or the policy may be replaced.
 func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (stays bool, again time.Duration) {
 	held := r.heldUpdate(s, stage)
+	awaits := !s.policySettles.IsZero() && (stage != v1alpha1.StageDrain || s.keepsSettings())
 	switch {
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
 		return true, 0
-	case stage != "" && stage != v1alpha1.StageComplete && s.awaitsPolicy():
+	case stage != "" && stage != v1alpha1.StageComplete && awaits:
 		return true, s.policySettles.Sub(s.now)
 	default:
 		return held > 0, held
@@ -85,7 +86,7 @@ func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (s
 }
 
 // heldUpdate returns for how long the maintenance of a Node before an update in place stays as it is although nothing requires it any more:
-// the policy that requires it may be replaced. If no policy selects the Machine, it stays as long as the hook, see awaitPolicy.
+// the policy that requires it may be replaced. It stays at least until the policy of the Machine has settled, see awaitPolicy.
 func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) time.Duration {
 	since := &r.memoryOf(s.machine).unrequired
 	if stage != "" || !machinedrain.IsBeforeUpdate(s.machine, s.maintenance) {
@@ -94,7 +95,7 @@ func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) t
 	}
 	*since = cmp.Or(*since, s.now)
 	until := since.Add(rules.GoneCounts)
-	if s.awaitsPolicy() && s.policySettles.After(until) {
+	if s.policySettles.After(until) {
 		until = s.policySettles
 	}
 	return max(0, until.Sub(s.now))

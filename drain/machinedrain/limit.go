@@ -1,6 +1,7 @@
 package machinedrain
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -84,8 +85,37 @@ func FollowsAnother(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) b
 	return policy != nil && recorded != "" && recorded != policy.Name
 }
 
-// AwaitPolicy returns until when a Machine that waits begins no drain, because it was found at a time that it follows another policy, see
-// FollowsAnother. It is zero if the Machine follows that policy now.
+// Followed is the policy that a Machine follows, as one process of the manager remembers it. The zero value remembers none.
+type Followed struct {
+	policy string    // its name, empty if it is not known
+	other  string    // the one that selects the Machine instead, empty if none does
+	since  time.Time // when other was found
+}
+
+// Next returns what is remembered of a Machine that a policy selects now, nil if none does, and until when its former policy may be
+// replaced, see AwaitPolicy; zero if the Machine follows the policy that selects it. A process that remembers none takes the policy whose
+// limit the Machine has recorded.
+func (f Followed) Next(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, now time.Time) (next Followed, until time.Time) {
+	former := cmp.Or(f.policy, LimitOf(m, nil).Policy)
+	switch {
+	case policy == nil:
+		return Followed{policy: former}, time.Time{}
+	case former == "" || former == policy.Name:
+		return Followed{policy: policy.Name}, time.Time{}
+	case f.other != policy.Name:
+		f = Followed{policy: former, other: policy.Name, since: now}
+	}
+	return f, AwaitPolicy(f.since, now)
+}
+
+// Other returns since when another policy than the one that the Machine follows selects it, zero if none does.
+func (f Followed) Other() time.Time { return f.since }
+
+// Settled returns what is remembered when the Machine follows the policy that selects it.
+func (f Followed) Settled() Followed { return Followed{policy: cmp.Or(f.other, f.policy)} }
+
+// AwaitPolicy returns until when the policy of a Machine may be replaced, because it was found at a time that no policy or another one
+// selects the Machine. It is zero if the Machine follows that policy now, or the defaults.
 func AwaitPolicy(since, now time.Time) time.Time {
 	if until := since.Add(rules.GoneCounts); now.Before(until) {
 		return until
