@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -156,4 +157,75 @@ func TestDrainWhileItsPolicyIsReplaced(t *testing.T) {
 		at(2 * time.Minute)
 		g.Expect(machinedrain.UpdateAllowed(at(2*time.Minute+3*time.Second))).To(BeTrue(), "the other policy decides then")
 	})
+}
+
+// TestRunningMachineThatIsNotConfirmed: the API server cannot be asked whether the policy of a running Machine, or the label of its Cluster,
+// is gone.
+func TestRunningMachineThatIsNotConfirmed(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	failing := apiServerOf(func(string) error { return errors.New("etcdserver: request timed out") }, provisionedCluster(), nil)
+	running := func() *clusterv1.Machine {
+		m := deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		m.Labels[clusterv1.WatchLabel] = "ours"
+		return m
+	}
+	for name, tc := range map[string]struct {
+		stage, reported string
+		present         *metav1.Condition
+		unlabeled       bool // the Cluster has lost its label, instead of the Machine its policy
+	}{
+		"M157: the condition says why its maintenance stays as it is":           {stage: "Drain", reported: v1alpha1.ReasonReconcileFailed},
+		"M157: also that of a cordon":                                           {stage: "Cordon", reported: v1alpha1.ReasonReconcileFailed},
+		"M157: also why its hook stays although its Cluster has lost the label": {unlabeled: true, reported: v1alpha1.ReasonReconcileFailed},
+		"M157: but not without a maintenance that waits":                        {},
+		"M157: and not instead of the result of a maintenance that has completed": {
+			stage: "Drain", reported: v1alpha1.ReasonMachineDrained, present: &metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained},
+		},
+		"M157: or timed out": {
+			stage: "Drain", reported: v1alpha1.ReasonTimedOut, present: &metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTimedOut},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, m := NewWithT(t), running()
+			if tc.stage != "" {
+				m.Annotations[v1alpha1.MachineStageAnnotation] = tc.stage
+			}
+			if tc.present != nil {
+				tc.present.Type = v1alpha1.MachineNodeMaintenance
+				m.Status.Conditions = []metav1.Condition{*tc.present}
+			}
+			management := managementCluster(m).Build()
+			r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+			if tc.unlabeled {
+				r.Filter = "ours"
+			}
+			live := r.APIReader
+			r.APIReader = failing
+			at := func(after time.Duration) (stored *clusterv1.Machine, again time.Duration) {
+				r.Clock.(*clocktesting.FakePassiveClock).SetTime(start.Add(after))
+				result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+				g.Expect(err).NotTo(HaveOccurred())
+				stored = &clusterv1.Machine{}
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				return stored, result.RequeueAfter
+			}
+			at(0)
+			_, soon := at(4 * time.Second)
+			at(10 * time.Second)
+			stored, later := at(15 * time.Second)
+			g.Expect(machinedrain.HasHook(stored)).To(BeTrue())
+			g.Expect(conditions.GetReason(stored, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.reported))
+			if tc.reported == v1alpha1.ReasonReconcileFailed {
+				g.Expect(conditions.GetMessage(stored, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring("etcdserver"))
+				g.Expect([]time.Duration{soon, later}).To(Equal([]time.Duration{observeRetry, contactRetry}))
+			}
+			r.APIReader = live
+			at(20 * time.Second)
+			stored, _ = at(25 * time.Second)
+			g.Expect(machinedrain.HasHook(stored)).To(BeFalse())
+			g.Expect(conditions.GetReason(stored, v1alpha1.MachineNodeMaintenance)).NotTo(Equal(v1alpha1.ReasonReconcileFailed))
+		})
+	}
 }

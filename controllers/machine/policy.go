@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -102,14 +104,45 @@ var errNotDelivered = errors.New("the watches of MachineDrainPolicies, MachineDr
 // known.
 func (r *Reconciler) confirmGone(ctx context.Context, s *scope, since time.Time) bool {
 	delivered, asOf, err := r.areSettingsDelivered(ctx, s)
+	r.observeConfirmation(ctx, s, delivered, err)
+	return delivered && !asOf.Before(since.Add(rules.GoneCounts-settingsShared))
+}
+
+// observeConfirmation sets the goneProblem if the API server has not confirmed for a while what the cache says.
+func (r *Reconciler) observeConfirmation(ctx context.Context, s *scope, delivered bool, err error) {
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that a policy or rule of the Machine is gone. Its hook and its drain stay as they are")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that a policy, a rule or a label of the Machine is gone. Its hook and its drain stay as they are")
 	} else if !delivered {
 		err = errNotDelivered
+	}
+	if err == nil {
+		return
 	}
 	failure := s.before.unasked.Next(err, s.now)
 	if r.memoryOf(s.machine).unasked = failure; failure.Persists(s.now) {
 		s.goneProblem = err
 	}
-	return delivered && !asOf.Before(since.Add(rules.GoneCounts-settingsShared))
+}
+
+// holdUnconfirmed changes nothing of a running Machine while the labels of its Cluster are not confirmed, see awaitsLabels.
+func (r *Reconciler) holdUnconfirmed(ctx context.Context, s *scope) (reconcile.Result, error) {
+	return reconcile.Result{RequeueAfter: s.askAgain()}, r.reportUnconfirmed(ctx, s)
+}
+
+// reportUnconfirmed writes to the condition of a running Machine why its hook and its maintenance stay as they are, if that lasts. One
+// whose maintenance has reached its stage or timed out waits for nothing, and that result counts for others.
+func (r *Reconciler) reportUnconfirmed(ctx context.Context, s *scope) error {
+	hasEnded := conditions.IsTrue(s.machine, v1alpha1.MachineNodeMaintenance) ||
+		conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonTimedOut
+	if s.goneProblem == nil || hasEnded {
+		return nil
+	}
+	return r.setCondition(ctx, s, waitingCondition(v1alpha1.ReasonReconcileFailed, machinedrain.UnconfirmedMessage(s.goneProblem)))
+}
+
+// isReportOutdated reports whether the condition of a running Machine is that of reportUnconfirmed, and does not hold any more. A drain in
+// place replaces it.
+func (s *scope) isReportOutdated() bool {
+	return s.policySettles.IsZero() && machinedrain.RequestedAt(s.machine) == nil &&
+		conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonReconcileFailed
 }

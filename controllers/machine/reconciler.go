@@ -230,8 +230,9 @@ func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.
 	switch {
 	case !s.cluster.DeletionTimestamp.IsZero():
 	case r.awaitsLabels(ctx, s):
-		doing, change = "keeping the hook", machinedrain.KeepHook
-		r.retryAfter(client.ObjectKeyFromObject(s.machine), observeRetry)
+		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdUnconfirmed
+	case s.isReportOutdated(): // before the hook is removed: without it, the condition would be that of a drain in progress
+		return reconcile.Result{RequeueAfter: observeRetry}, r.setCondition(ctx, s, metav1.Condition{})
 	case !r.Filter.Selects(s.cluster): // without a connection, the Node could not be drained
 	case s.hasUnreadPolicy():
 		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdRunning

@@ -102,9 +102,7 @@ func (r *Reconciler) awaitsLabels(ctx context.Context, s *scope) bool {
 		return false
 	}
 	delivered, err := r.areLabelsDelivered(ctx, s)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to confirm that the watch filter does not select the Cluster of the Machine. Its hook stays")
-	}
+	r.observeConfirmation(ctx, s, delivered, err)
 	return !delivered
 }
 

@@ -52,7 +52,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stays:
-		return reconcile.Result{RequeueAfter: again}, nil
+		return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:

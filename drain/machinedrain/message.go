@@ -127,6 +127,12 @@ func FailureMessage(err error) string {
 const WaitingForSettings = "Waiting for the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster: " +
 	"the drain begins when they have delivered the latest changes"
 
+// UnconfirmedMessage is the message of the condition of a running Machine while it is not confirmed which policy and labels it has.
+func UnconfirmedMessage(err error) string {
+	return "The hook and the maintenance of the Node stay as they are until the API server of the management cluster confirms the policy of the Machine " +
+		"and the labels of its Cluster: " + progress.Describe(err)
+}
+
 // GoneRuleMessage is added to the message of a drain while the API server of the management cluster cannot confirm that a rule is gone.
 func GoneRuleMessage(err error) string {
 	return "A MachineDrainRule that is gone still applies until the API server of the management cluster confirms that: " + progress.Describe(err)
