@@ -30,10 +30,18 @@ func (r *Reconciler) awaitHooks(s *scope) outcome {
 }
 
 // resume continues or begins a drain that was held, when the Machine has a turn. One that had begun is suspended until the cache has its
-// NodeMaintenance with the new start of the drain timeout: the controllers that evict and delete Pods read the same cache.
+// NodeMaintenance with the new start of the drain timeout: the controllers that evict and delete Pods read the same cache. As before a
+// drain begins, confirmSettings comes first: rules may have been created during the hold.
 func (r *Reconciler) resume(ctx context.Context, s *scope) (outcome, error) {
 	if !machinedrain.WasHeldByHooks(s.machine) {
 		return outcome{}, nil
+	}
+	hadBegun := s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain
+	if hadBegun && s.Turn.Now() {
+		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
+			s.Turn = nil // its drain timeout does not begin yet
+			return waiting, nil
+		}
 	}
 	r.Clusters.WithdrawConfirmation(s.maintenanceRequest())
 	if err := r.recordClock(ctx, s); err != nil {
@@ -43,7 +51,7 @@ func (r *Reconciler) resume(ctx context.Context, s *scope) (outcome, error) {
 	switch {
 	case !machinedrain.WasHeldByHooks(s.machine): // until the cache has the Machine without the record: otherwise, a drain that begins now would be suspended
 		return waiting, nil
-	case s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain: // it waits for a turn, with the Node cordoned
+	case !hadBegun: // it waits for a turn, with the Node cordoned
 		return outcome{}, nil
 	case !s.Turn.Now():
 		return r.awaitTurn(ctx, s)

@@ -44,7 +44,7 @@ func TestResume(t *testing.T) {
 	resume := func(turn machinedrain.Turn, cached client.Client) (*clusterv1.Machine, outcome, error) {
 		stored := &clusterv1.Machine{}
 		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), stored)).To(Succeed())
-		s := &scope{machine: stored, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: cached, now: now}
+		s := &scope{machine: stored, cluster: provisionedCluster(), client: cached, now: now}
 		g.Expect(r.find(t.Context(), s)).To(Succeed())
 		g.Expect(s.found.Maintenance).NotTo(BeNil(), "M115: the API server is asked whether a drain that was held had begun")
 		s.observe(s.found.Maintenance)

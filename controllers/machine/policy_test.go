@@ -231,6 +231,37 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 		g.Expect(management.Delete(t.Context(), rule.DeepCopy())).To(Succeed())
 		g.Expect(protects(5 * time.Minute)).To(BeFalse())
 	})
+	t.Run("M158: a drain that hooks of other owners have held continues when the cache has the rules that the API server has", func(t *testing.T) {
+		g := NewWithT(t)
+		r, m, management, remote := underRule(t)
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		drains, _ := drainingIn(t, remote)
+		g.Expect(drains).To(HaveLen(1))
+		drains[0].Spec.DrainRules = nil // those of the time before the rule
+		g.Expect(remote.Update(t.Context(), &drains[0])).To(Succeed())
+		held := &clusterv1.Machine{}
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), held)).To(Succeed())
+		held.Annotations[v1alpha1.DrainHeldAnnotation] = start.Format(time.RFC3339)
+		g.Expect(management.Update(t.Context(), held)).To(Succeed())
+		at := func(after time.Duration) (continues bool) {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), held)).To(Succeed())
+			drains, _ = drainingIn(t, remote)
+			return !machinedrain.IsSuspended(&drains[0], held, nil, "here")
+		}
+		delivered := r.Client
+		r.Client, r.Maintenances.Client = withoutRules{r.Client}, withoutRules{r.Client}
+		for _, after := range []time.Duration{time.Minute, 2 * time.Minute, 3 * time.Minute} {
+			g.Expect(at(after)).To(BeFalse(), "the watch lags")
+		}
+		g.Expect(held.Annotations).NotTo(HaveKey(v1alpha1.DrainStartedAnnotation), "no timeout counts")
+		g.Expect(conditions.GetMessage(held, v1alpha1.MachineNodeMaintenance)).To(ContainSubstring(machinedrain.WaitingForSettings))
+		r.Client, r.Maintenances.Client = delivered, delivered
+		for after := 4 * time.Minute; !at(after); after += time.Second {
+			g.Expect(after).To(BeNumerically("<", 5*time.Minute))
+		}
+		g.Expect(drains[0].Spec.DrainRules).To(ContainElement(HaveField("Name", rules.MachineDrainRulePrefix+"protects")))
+	})
 	t.Run("M17: a Machine keeps its hook if the watch delivers its policy while the API server is asked", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil
