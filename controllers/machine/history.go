@@ -14,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	drainoutcome "github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
 // recordEnd logs how the deletion of a Machine ended, and records its history. It runs after the write that ends it.
@@ -39,7 +40,7 @@ func (r *Reconciler) evicted(s *scope) v1alpha1.DrainOutcome {
 	start, pods := s.now, int32(0)
 	if s.maintenance != nil {
 		pods = s.maintenance.Status.Summary.PodsEvacuated
-		if began := s.maintenance.StageStart(v1alpha1.StageDrain); began != nil {
+		if began := drainoutcome.Start(s.maintenance, s.machine.DeletionTimestamp); began != nil {
 			start = *began
 		}
 	}

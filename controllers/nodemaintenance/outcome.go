@@ -63,7 +63,11 @@ func (s *scope) hadEnded() bool {
 
 // evicted returns the Pods that the drain has evicted. What became of them is not known yet.
 func (r *Reconciler) evicted(s *scope, end metav1.Time) *v1alpha1.DrainOutcome {
-	start := s.maintenance.StageStart(v1alpha1.StageDrain)
+	var deleted *metav1.Time
+	if s.servesDeletion() {
+		deleted = s.owner.machine.DeletionTimestamp
+	}
+	start := outcome.Start(s.maintenance, deleted)
 	if start == nil {
 		return nil
 	}

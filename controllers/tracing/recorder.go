@@ -59,16 +59,20 @@ func (r *Recorder) evictedAt(cluster types.NamespacedName) func(pod types.UID) t
 	}
 }
 
-// drainOf returns the drain of a NodeMaintenance. Another root begins another drain.
+// drainOf returns the drain of a NodeMaintenance. Another root begins another drain, which continues a drain in place of its Machine.
 func (r *Recorder) drainOf(maintenance workload.Request, trace history.Trace) *drain {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.drains[maintenance]; known != nil && known.root == trace.Root {
+	known := r.drains[maintenance]
+	if known != nil && known.root == trace.Root {
 		return known
 	}
 	d := &drain{root: trace.Root}
 	if trace.Machine != "" {
 		d.machine = types.NamespacedName{Namespace: trace.Cluster.Namespace, Name: trace.Machine}
+		if known != nil && known.machine == (types.NamespacedName{}) {
+			d.history = known.continued()
+		}
 	}
 	r.drains[maintenance] = d
 	return d
@@ -127,6 +131,16 @@ func (r *Recorder) ForgetCluster(cluster types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.drains, func(maintenance workload.Request, _ *drain) bool { return maintenance.Cluster == cluster })
+}
+
+// continued returns the beginning of the history of a drain that continues this one, empty if this one has ended.
+func (d *drain) continued() history.Drain {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.history.Ended() {
+		return history.Drain{}
+	}
+	return d.history.Continued()
 }
 
 func (d *drain) hasEnded() bool {

@@ -184,13 +184,20 @@ func (d *Drain) EndOfDrain(recorded time.Time) time.Time {
 // Ended reports whether the drain has ended.
 func (d *Drain) Ended() bool { return d.ended }
 
+// Continued returns a drain that continues this one in another trace. It has the Pods whose evacuation has ended. That of the others begins
+// again.
+func (d *Drain) Continued() Drain { return Drain{summary: d.summary, evicted: d.evicted} }
+
 // Summary returns the summary of the evacuations that have ended.
 func (d *Drain) Summary() Summary { return d.summary }
 
 // begin initializes the drain. Steps below the published targets were finished, and reported, by an earlier manager.
 func (d *Drain) begin(o Observation, now time.Time) {
 	d.pods, d.steps, d.finished = map[types.UID]*evacuating{}, map[Step]*stepState{}, map[Step]bool{}
-	d.attempts, d.summary.Since = map[types.UID]int{}, now
+	d.attempts = map[types.UID]int{}
+	if d.summary.Since.IsZero() { // otherwise, it continues another drain
+		d.summary.Since = now
+	}
 	reached := o.reached()
 	d.earlier = func(step Step) bool {
 		last, known := reached[step.Type]

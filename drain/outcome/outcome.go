@@ -28,6 +28,17 @@ type Evicted struct {
 	Since      time.Time // the start of the first evacuation, by the clock of the workload cluster
 }
 
+// Start returns the time since which the Pods that a drain has evicted count, nil if stage Drain has not started. If a drain in place had
+// ended before its Machine was deleted, that is the deletion: the outcome of that drain is in the status. deleted is nil if the
+// NodeMaintenance serves no deleted Machine.
+func Start(m *v1alpha1.NodeMaintenance, deleted *metav1.Time) *time.Time {
+	start, inPlace := m.StageStart(v1alpha1.StageDrain), m.Status.Outcome
+	if start != nil && deleted != nil && inPlace != nil && inPlace.EndTime.Before(deleted) {
+		return &deleted.Time
+	}
+	return start
+}
+
 // Begin returns the outcome of a drain before it is read. beyond is the number of evicted Pods of further controllers, and lost is the
 // number of Pods that were evicted before the manager was restarted.
 func Begin(evicted []Evicted, beyond, lost int32, end time.Time) v1alpha1.DrainOutcome {

@@ -201,6 +201,30 @@ func TestReadOfSeveralDrains(t *testing.T) {
 	})
 }
 
+func TestStart(t *testing.T) {
+	before, after := metav1.NewTime(end.Add(time.Minute)), metav1.NewTime(end.Add(-time.Minute))
+	drained := &v1alpha1.DrainOutcome{EndTime: metav1.NewTime(end)}
+	for name, test := range map[string]struct {
+		outcome *v1alpha1.DrainOutcome
+		deleted *metav1.Time
+		want    time.Time
+	}{
+		"no Machine is deleted":                            {drained, nil, start},
+		"the Node was not drained before the deletion":     {nil, &before, start},
+		"the drain in place had ended before the deletion": {drained, &before, before.Time},
+		"the drain of the deletion has ended":              {drained, &after, start},
+		"the drain ends in the second of the deletion":     {drained, &drained.EndTime, start},
+	} {
+		t.Run("M168: "+name, func(t *testing.T) {
+			m := &v1alpha1.NodeMaintenance{}
+			NewWithT(t).Expect(outcome.Start(m, test.deleted)).To(BeNil())
+			m.Status.Outcome = test.outcome
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+			NewWithT(t).Expect(outcome.Start(m, test.deleted)).To(HaveValue(Equal(test.want)))
+		})
+	}
+}
+
 func TestBegin(t *testing.T) {
 	t.Run("M151: what an earlier manager has evicted is unknown for good", func(t *testing.T) {
 		g, got := NewWithT(t), outcome.Begin([]outcome.Evicted{{Controller: web, Pods: 1, Since: start}}, 0, 3, end)

@@ -150,13 +150,14 @@ func maintainMachines(t *testing.T, all *scene) {
 		s.Eventually(func() map[string]string { return s.machine(maintained).Annotations }, soon, pace).Should(HaveKey(v1alpha1.PreDrainHookAnnotation))
 	})
 
-	t.Run("M30: continues the maintenance as a drain when the Machine is deleted", func(t *testing.T) {
+	t.Run("M30, M168: continues the maintenance as a drain when the Machine is deleted, and counts the Pods of both", func(t *testing.T) {
 		s := all.sub(t)
-		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")))
+		s.create(s.workload.Client, budget("held", 0), bare("held", maintained, withApp("held")), bare("first", maintained))
 		s.Eventually(func() corev1.PodPhase { return s.pod("held").Status.Phase }, eventually, pace).Should(Equal(corev1.PodRunning))
 		s.requestStage(maintained, "Drain")
 		s.expectCondition(maintained, metav1.ConditionFalse, v1alpha1.ReasonMachineDraining)
-		before := s.maintenanceOf(maintained)
+		s.expectEvicted("first", 1)
+		before, uid := s.maintenanceOf(maintained), string(s.machine(maintained).UID)
 		s.deleteMachine(maintained)
 		s.Eventually(func(g Gomega) {
 			now := s.maintenanceOf(maintained)
@@ -167,7 +168,12 @@ func maintainMachines(t *testing.T, all *scene) {
 		}, soon, pace).Should(Succeed())
 		s.Expect(s.workload.Client.Delete(s.Context(), budget("held", 0))).To(Succeed())
 		s.expectGone(maintained)
-		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("held"))
+		s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("first", "held"))
+		s.Eventually(func(g Gomega) {
+			drain := s.recentDrain(g, uid)
+			g.Expect(drain.Applications).To(ConsistOf(HaveField("Controller", "Pod default/first"), HaveField("Controller", "Pod default/held")))
+			g.Expect(drain.Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 2, NotReplaced: 2}))
+		}, soon, pace).Should(Succeed())
 		s.expectInvariants()
 	})
 }
