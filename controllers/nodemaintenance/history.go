@@ -2,7 +2,6 @@ package nodemaintenance
 
 import (
 	"context"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // trace returns the trace that the drain is a part of: that of the Machine if it is being deleted.
@@ -60,6 +60,9 @@ func isLeftToKubelet(pod drainedPod) bool {
 	return pod.Planned.Type == v1alpha1.PodTypeStatic && !pod.Planned.HasEvacuator
 }
 
+// maxWaitBudgets is how many PodDisruptionBudgets a wait names. It is kept in memory for each wait of a Pod, and tenants may create many.
+const maxWaitBudgets = 3
+
 // budgetsOf returns the names of the PodDisruptionBudgets that select a Pod.
 func budgetsOf(index *budgets.Index, pod *corev1.Pod) string {
 	if index == nil {
@@ -69,7 +72,7 @@ func budgetsOf(index *budgets.Index, pod *corev1.Pod) string {
 	for _, budget := range index.Covering(budgets.PodOf(pod)) {
 		names = append(names, "PodDisruptionBudget "+budget.String())
 	}
-	return strings.Join(names, ", ")
+	return text.List(names, maxWaitBudgets)
 }
 
 // recordEnd records the end of the drain of a NodeMaintenance that serves no deleted Machine, after the status that says so has been
