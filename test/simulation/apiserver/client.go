@@ -148,7 +148,13 @@ func (c *directClient) List(_ context.Context, list client.ObjectList, options .
 	if err != nil {
 		return err
 	}
-	share := (&client.ListOptions{}).ApplyOptions(options).UnsafeDisableDeepCopy
+	share := ptr.Deref((&client.ListOptions{}).ApplyOptions(options).UnsafeDisableDeepCopy, false)
+	if share && chosen.selector == (selector{}) {
+		if revision, ok := c.server.shareItems(k, list); ok {
+			list.SetResourceVersion(strconv.FormatInt(revision, 10))
+			return nil
+		}
+	}
 	objects, revision := c.server.list(k, chosen.selector)
 	items := make([]runtime.Object, len(objects))
 	shared, err := c.newItem(list, gvk)
@@ -156,7 +162,7 @@ func (c *directClient) List(_ context.Context, list client.ObjectList, options .
 		return err
 	}
 	for i, v := range objects {
-		if share != nil && *share && reflect.TypeOf(shared) == reflect.TypeOf(v.object) {
+		if share && reflect.TypeOf(shared) == reflect.TypeOf(v.object) {
 			items[i] = v.object // SetList copies the struct
 			continue
 		}

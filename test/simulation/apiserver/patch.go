@@ -65,6 +65,13 @@ func decodePatch(patchType types.PatchType, document []byte) (decodedPatch, erro
 
 // replacePatched returns what is stored when an object, or its scale, is replaced by its patched version.
 func (s *Server) replacePatched(r operation, k *resource, old *version, patch decodedPatch) (client.Object, error) {
+	if patch.kind == types.MergePatchType && r.Subresource != "scale" {
+		object, err := s.mergePatched(k, old, patch)
+		if err != nil {
+			return nil, err
+		}
+		return s.replace(r, k, old, object)
+	}
 	var from runtime.Object = old.object
 	if r.Subresource == "scale" {
 		from = scaleOf(old.object)
@@ -84,6 +91,26 @@ func (s *Server) replacePatched(r operation, k *resource, old *version, patch de
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	return s.replace(r, k, old, object)
+}
+
+// mergePatched returns an object with a merge patch, which most requests are. It is made from JSON, as the version is sent to watches.
+func (s *Server) mergePatched(k *resource, old *version, patch decodedPatch) (client.Object, error) {
+	document, err := old.encode(format{})
+	if err != nil {
+		return nil, err
+	}
+	if document, err = jsonpatch.MergePatch(document, patch.document); err != nil {
+		return nil, unprocessable(err)
+	}
+	object, err := s.fromJSON(k, document)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return object, nil
+}
+
+func unprocessable(err error) error {
+	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
 }
 
 // patchContent returns the content of from with a patch. From is the object or its scale.
@@ -156,7 +183,7 @@ func patchJSON(content map[string]any, apply func(document []byte) ([]byte, erro
 		return nil, errors.WithStack(err)
 	}
 	if document, err = apply(document); err != nil {
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		return nil, unprocessable(err)
 	}
 	patched := map[string]any{}
 	return patched, errors.WithStack(utiljson.Unmarshal(document, &patched))

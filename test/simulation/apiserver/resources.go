@@ -3,6 +3,7 @@ package apiserver
 import (
 	"encoding/json"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -30,6 +31,8 @@ type resource struct {
 	schema                    *customSchema // of validation, once it was needed
 	gone                      bool          // its CustomResourceDefinition was deleted
 	objects                   []*version    // in the order of their keys
+	items                     reflect.Value // a slice that lists share, see shareItems
+	itemsOf                   int           // how many writes had been logged when it was made
 	log                       []*logged
 	watchers                  []*watcher
 }
@@ -149,12 +152,15 @@ func (s *Server) define(definition *apiextensionsv1.CustomResourceDefinition) {
 
 // definitionOf returns a stored CustomResourceDefinition as its Go type.
 func definitionOf(object client.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
-	content, err := toContent(object)
-	if err != nil {
-		return nil, err
+	if definition, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
+		return definition.DeepCopy(), nil
 	}
 	definition := &apiextensionsv1.CustomResourceDefinition{}
-	return definition, errors.WithStack(runtime.DefaultUnstructuredConverter.FromUnstructured(content, definition))
+	encoded, err := json.Marshal(object)
+	if err != nil {
+		return nil, errors.WithStack(err)
+	}
+	return definition, errors.WithStack(utiljson.Unmarshal(encoded, definition))
 }
 
 // undefine stops serving the kind of a CustomResourceDefinition and removes its objects.
@@ -215,29 +221,42 @@ func (s *Server) newObject(k *resource) client.Object {
 
 // fromContent returns the object with a content, as stored.
 func (s *Server) fromContent(k *resource, content map[string]any) (client.Object, error) {
+	if !k.typed {
+		object := &unstructured.Unstructured{Object: content}
+		object.SetGroupVersionKind(k.gvk())
+		return object, nil
+	}
+	document, err := json.Marshal(content)
+	if err != nil {
+		return nil, errors.WithStack(err)
+	}
+	return s.fromJSON(k, document)
+}
+
+// fromJSON returns the object that is encoded as JSON, as stored.
+func (s *Server) fromJSON(k *resource, document []byte) (client.Object, error) {
 	object := s.newObject(k)
-	if into, ok := object.(*unstructured.Unstructured); ok {
-		into.Object = content
-	} else if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, object); err != nil {
+	var into any = object
+	if content, ok := object.(*unstructured.Unstructured); ok {
+		into = &content.Object
+	}
+	if err := utiljson.Unmarshal(document, into); err != nil {
 		return nil, errors.WithStack(err)
 	}
 	object.GetObjectKind().SetGroupVersionKind(k.gvk())
 	return object, nil
 }
 
-// toContent returns the content of an object, which the caller may change.
+// toContent returns the content of an object, which the caller may change. It uses JSON: apimachinery's converter makes a float of each
+// limit in a schema, and learns each field of a type once, which takes as long as many conversions.
 func toContent(object runtime.Object) (map[string]any, error) {
 	if from, ok := object.(*unstructured.Unstructured); ok {
 		return runtime.DeepCopyJSON(from.Object), nil
 	}
-	if _, is := object.(*apiextensionsv1.CustomResourceDefinition); is { // the converter makes a float of each limit in a schema
-		encoded, err := json.Marshal(object)
-		if err != nil {
-			return nil, errors.WithStack(err)
-		}
-		content := map[string]any{}
-		return content, errors.WithStack(utiljson.Unmarshal(encoded, &content))
+	encoded, err := json.Marshal(object)
+	if err != nil {
+		return nil, errors.WithStack(err)
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	return content, errors.WithStack(err)
+	content := map[string]any{}
+	return content, errors.WithStack(utiljson.Unmarshal(encoded, &content))
 }

@@ -17,6 +17,7 @@ type customSchema struct {
 	source     *apiextensionsv1.CustomResourceValidation
 	structural *structuralschema.Structural
 	defaults   bool // it has any
+	ofStatus   bool // it has any in the status
 }
 
 // schemas caches the parsed schemas by kind: many servers in a row define the same kinds, and parsing takes longer than a simulation.
@@ -44,7 +45,8 @@ func (s *Server) schemaOf(k *resource) (*customSchema, error) {
 		if err != nil {
 			return nil, errors.Wrapf(err, "schema of %s", k.gvk())
 		}
-		parsed = &customSchema{validation, structural, hasDefaults(structural)}
+		status, hasStatus := structural.Properties["status"]
+		parsed = &customSchema{validation, structural, hasDefaults(structural), hasStatus && hasDefaults(&status)}
 		schemas.Store(k.gvk(), parsed)
 	}
 	s.mu.Lock()
@@ -70,13 +72,13 @@ func hasDefaults(schema *structuralschema.Structural) bool {
 	return schema.AdditionalProperties != nil && hasDefaults(schema.AdditionalProperties.Structural)
 }
 
-// applyDefaults returns a custom resource with the defaults of its schema.
-func (s *Server) applyDefaults(k *resource, object client.Object) (client.Object, error) {
+// applyDefaults returns a custom resource with the defaults of its schema. Of the subresource status, only the status is stored.
+func (s *Server) applyDefaults(k *resource, subresource string, object client.Object) (client.Object, error) {
 	if !k.custom {
 		return object, nil
 	}
 	schema, err := s.schemaOf(k)
-	if err != nil || !schema.defaults {
+	if err != nil || !schema.defaults || subresource == "status" && !schema.ofStatus {
 		return object, err
 	}
 	content, err := toContent(object)

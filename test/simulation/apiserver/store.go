@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,33 @@ func (s *Server) list(k *resource, selector selector) ([]*version, int64) {
 	objects, revision := slices.Clone(k.objects), s.revision
 	s.mu.Unlock()
 	return slices.DeleteFunc(objects, func(v *version) bool { return !selector.matches(v) }), revision
+}
+
+// shareItems lets a list of Go types share its items with other lists, until one of the objects changes. It returns the revision, and
+// false if the list has another type.
+func (s *Server) shareItems(k *resource, list client.ObjectList) (revision int64, ok bool) {
+	items := reflect.ValueOf(list).Elem().FieldByName("Items")
+	if !k.typed || items.Kind() != reflect.Slice {
+		return 0, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !k.items.IsValid() || k.itemsOf != len(k.log) {
+		all := reflect.MakeSlice(items.Type(), len(k.objects), len(k.objects))
+		for i, v := range k.objects {
+			item := reflect.ValueOf(v.object).Elem()
+			if item.Type() != items.Type().Elem() {
+				return 0, false
+			}
+			all.Index(i).Set(item)
+		}
+		k.items, k.itemsOf = all, len(k.log)
+	}
+	if k.items.Type() != items.Type() {
+		return 0, false
+	}
+	items.Set(k.items)
+	return s.revision, true
 }
 
 // commit stores the next version of an object, nil to remove it, if the present one is still the old one. The caller must not use the

@@ -10,7 +10,6 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -53,7 +52,7 @@ func (s *Server) mutate(r operation, k *resource, change func(old *version) (cli
 		if old != nil && object != old.object {
 			object.SetResourceVersion(old.object.GetResourceVersion())
 		}
-		if old != nil && !removes && apiequality.Semantic.DeepEqual(old.object, object) {
+		if old != nil && !removes && Equal(old.object, object) {
 			return old, nil
 		}
 		next := &version{resource: k, key: r.key(), object: object}
@@ -124,7 +123,7 @@ func (s *Server) create(r operation, k *resource, object client.Object) (*versio
 
 func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object, error) {
 	object.GetObjectKind().SetGroupVersionKind(k.gvk())
-	object, err := s.applyDefaults(k, object)
+	object, err := s.applyDefaults(k, "", object)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +160,7 @@ func (s *Server) replace(r operation, k *resource, old *version, object client.O
 		return nil, err
 	}
 	object.GetObjectKind().SetGroupVersionKind(k.gvk())
-	object, err := s.applyDefaults(k, object)
+	object, err := s.applyDefaults(k, r.Subresource, object)
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +354,7 @@ func setStatus(object, from client.Object) {
 func sameSpec(a, b client.Object) bool {
 	if content, ok := a.(*unstructured.Unstructured); ok {
 		other, _ := b.(*unstructured.Unstructured)
-		return apiequality.Semantic.DeepEqual(specOf(content.Object), specOf(other.Object))
+		return Equal(specOf(content.Object), specOf(other.Object))
 	}
 	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
 	for i := range x.NumField() {
@@ -363,7 +362,7 @@ func sameSpec(a, b client.Object) bool {
 		case "TypeMeta", "ObjectMeta", "Status":
 			continue
 		}
-		if !apiequality.Semantic.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+		if !same(x.Field(i), y.Field(i)) {
 			return false
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/kubeconfig"
+	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -88,14 +89,15 @@ func (m *clusters) provision(ctx context.Context, c client.Client, cluster *clus
 	if err != nil {
 		return err
 	}
-	secret, err := m.kubeconfig(cluster)
-	if err != nil {
-		return err
-	}
-	if err := c.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}); client.IgnoreNotFound(err) != nil {
-		return errors.Wrapf(err, "getting Secret %s", secret.Name)
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: secret.Name(cluster.Name, secret.Kubeconfig)}
+	if err := c.Get(ctx, key, &corev1.Secret{}); client.IgnoreNotFound(err) != nil {
+		return errors.Wrapf(err, "getting Secret %s", key)
 	} else if err != nil {
-		if err := create(ctx, c, secret); err != nil {
+		missing, err := m.kubeconfig(cluster)
+		if err != nil {
+			return err
+		}
+		if err := create(ctx, c, missing); err != nil {
 			return err
 		}
 	}

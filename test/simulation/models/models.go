@@ -35,7 +35,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -238,7 +237,7 @@ func pointers[T any](items []T) []*T {
 func setStatus[T client.Object](ctx context.Context, c client.Client, present T, change func(T)) error {
 	changed, _ := present.DeepCopyObject().(T)
 	change(changed)
-	if apiequality.Semantic.DeepEqual(present, changed) {
+	if apiserver.Equal(present, changed) {
 		return nil
 	}
 	return errors.Wrapf(client.IgnoreNotFound(c.Status().Update(ctx, changed)), "updating the status of %T %s", present, present.GetName())
@@ -248,7 +247,7 @@ func setStatus[T client.Object](ctx context.Context, c client.Client, present T,
 func update[T client.Object](ctx context.Context, c client.Client, present T, change func(T)) (T, error) {
 	changed, _ := present.DeepCopyObject().(T)
 	change(changed)
-	if apiequality.Semantic.DeepEqual(present, changed) {
+	if apiserver.Equal(present, changed) {
 		return present, nil
 	}
 	return changed, errors.Wrapf(client.IgnoreNotFound(c.Update(ctx, changed)), "updating %T %s", present, present.GetName())
@@ -278,7 +277,7 @@ type hashed struct {
 
 // of returns the hash of the template of an object.
 func (h hashes) of(object client.Object, template any) string {
-	if known, ok := h[object.GetUID()]; ok && apiequality.Semantic.DeepEqual(known.template, template) {
+	if known, ok := h[object.GetUID()]; ok && apiserver.Equal(known.template, template) {
 		return known.hash
 	}
 	hash := hashOf(dump.ForHash(template))
