@@ -90,7 +90,8 @@ const (
 	// waits for.
 	EvacuationEvicting = "Evicting"
 
-	// EvacuationSurged is False if no replica is added before the Pod is evicted, although a NodeMaintenance requests it.
+	// EvacuationSurged is True while the Deployment is scaled or restarted to replace the Pod. The reason is that of the event on the
+	// Deployment. It is False if the Pod is evicted without that, although a NodeMaintenance requests it.
 	EvacuationSurged = "Surged"
 
 	// EvacuationOrdered is False while the Pod waits for another Pod of its StatefulSet. The message names that Pod.

@@ -71,7 +71,16 @@ func (a Action) activate(e *v1alpha1.Evacuation, now time.Time) {
 	e.Status.ExpectedEvacuationFinishTime = nil
 	e.Status.Message = a.Message
 	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationEvicting)
+	removeReports(e)
+}
+
+// removeReports removes the conditions of an evacuator that does not act any more: it may have exceeded its deadline. Why no replica was
+// added stays.
+func removeReports(e *v1alpha1.Evacuation) {
 	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered)
+	if meta.IsStatusConditionTrue(e.Status.Conditions, v1alpha1.EvacuationSurged) {
+		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationSurged)
+	}
 }
 
 // evict adds the condition Evicting. It does not overwrite an existing one, in which Waiting and Refused record what the eviction
@@ -84,7 +93,7 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 		return
 	}
 	setCondition(e, v1alpha1.EvacuationEvicting, metav1.ConditionTrue, a, now)
-	meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationOrdered) // of an evacuator whose deadline was exceeded
+	removeReports(e)
 	e.Status.Message = a.Message
 }
 

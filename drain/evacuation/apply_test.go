@@ -95,6 +95,17 @@ func TestApplyEvict(t *testing.T) { // E14
 			t.Errorf("got %+v", status)
 		}
 	})
+	t.Run("E91: removes the condition Surged of a surge that exceeded its deadline, and keeps why no replica was added", func(t *testing.T) {
+		for surged, want := range map[metav1.ConditionStatus]int{metav1.ConditionTrue: 1, metav1.ConditionFalse: 2} {
+			g := anEvacuation("a:1").turnOf("a", 0).at(time.Hour)
+			g.Evacuation.Status.Conditions = []metav1.Condition{{
+				Type: v1alpha1.EvacuationSurged, Status: surged, Reason: "X", LastTransitionTime: metav1.NewTime(noon),
+			}}
+			if status := g.apply(t).Status; len(status.Conditions) != want {
+				t.Errorf("%s: got %+v", surged, status)
+			}
+		}
+	})
 	t.Run("removes a condition of an evacuator when they fill the list", func(t *testing.T) {
 		g := anEvacuation()
 		for i := range 32 {

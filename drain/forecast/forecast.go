@@ -374,7 +374,7 @@ func (p *Pod) leaving(now time.Time) surge.Leaving {
 	}
 	leaving.Deadline = now.Add(time.Hour) // the forecast assumes progress
 	if e := p.Evacuation; e != nil {
-		leaving.Message = e.Status.Message
+		leaving.Message, leaving.Surged = e.Status.Message, surge.SurgedIn(e)
 		if e.Status.EvacuationProgressTimestamp != nil {
 			leaving.Progress = e.Status.EvacuationProgressTimestamp.Time
 		}

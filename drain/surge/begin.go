@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -134,7 +133,7 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
-		case o.isScaled(pod):
+		case pod.Surged == EventSurged:
 			scaled = append(scaled, pod)
 		case !pod.isRequested():
 			reports = append(reports, refuse(pod, NotRequested, notRequested))
@@ -147,11 +146,10 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			waiting = append(waiting, pod)
 		}
 	}
-	if o.isReplaced() {
-		// Those of later rounds first: only the last reports to the others say that it was scaled.
-		waiting, scaled = nil, slices.Concat(waiting, scaled)
+	if len(scaled) > 0 { // the surge has not ended, but its record is gone; if the watch lags, and it has ended, the first report is a conflict
+		reports = append(reports, refuseAll(slices.Concat(scaled, waiting), Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
+		waiting = nil
 	}
-	reports = append(reports, refuseAll(scaled, Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
 	if len(chosen) == 0 {
 		return waiting, reports, nil
 	}
@@ -165,19 +163,6 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		last.RequeueAt = o.Now.Add(settleInterval)
 	}
 	return waiting, reports, last
-}
-
-// isReplaced reports whether a surge has not ended, but its record is gone. One that has exceeded its deadline was cancelled.
-func (o Observation) isReplaced() bool {
-	return slices.ContainsFunc(slices.Concat(o.Leaving, o.held), func(pod Leaving) bool {
-		return o.isScaled(pod) && o.Now.Before(pod.Deadline.Add(-lastMargin))
-	})
-}
-
-// isScaled reports whether the last report to a Pod says that the Deployment is scaled for it. One that is marked does not count: the surge
-// may just have been completed, and the watch of Evacuations may not have delivered the report of that.
-func (o Observation) isScaled(pod Leaving) bool {
-	return pod.Owned && !pod.Marked && strings.HasPrefix(pod.Message, scaling(o.Deployment))
 }
 
 // ineligible returns why the Deployment cannot surge.

@@ -58,9 +58,9 @@ type Leaving struct {
 	// Unready means that the API server says that the Pod has not been ready for UnreadyTime, so that the status of the Deployment does not
 	// count it as available.
 	Unready bool
-	// Progress is the time of the last report, Deadline its progress deadline, Message the last report.
+	// Progress is the time of the last report, Deadline its progress deadline. Message and Surged are those of the last report.
 	Progress, Deadline time.Time
-	Message            string
+	Message, Surged    string
 }
 
 // Decision is what to write next: first the Reports, then at most one of the other writes, and Unmark beside or instead of it, then the
@@ -83,7 +83,7 @@ type Event struct {
 	Reason, Message string
 }
 
-// Reasons of events on a Deployment.
+// Reasons of events on a Deployment. Some are also reasons of the condition Surged of Evacuations, see Report.
 const (
 	// EventSurged on a Deployment means that it is scaled up before its Pods are removed.
 	EventSurged = "SurgedForMaintenance"
@@ -243,7 +243,7 @@ func (s *surging) next() Decision {
 	case !way.raised():
 		return Decision{
 			Deployment: way.raiseDeployment(), Autoscaler: way.raiseAutoscaler(),
-			Reports: append(late, s.report(serving, s.scalingMessage())...),
+			Reports: append(late, s.report(serving, EventSurged, s.scalingMessage())...),
 			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
 		}
 	case !s.available():
@@ -264,7 +264,7 @@ func (s *surging) complete(way way, serving []Leaving, reports []Report) Decisio
 	if d.Event == nil {
 		d.Event = &Event{Reason: EventCompleted, Message: "Scaled back to " + text.Count(s.b.Replicas, "replica") + ": the Pods to be removed have been replaced"}
 	}
-	d.Reports = slices.Concat(reports, s.report(serving, "Surge completed: "+d.Event.Message+"."))
+	d.Reports = slices.Concat(reports, s.report(serving, EventCompleted, "Surge completed: "+d.Event.Message+"."))
 	return d
 }
 

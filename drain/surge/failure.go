@@ -186,8 +186,8 @@ func (s *surging) await(way way, pods []Leaving, late []Report) Decision {
 		}
 	}
 	for _, pod := range pods {
-		if !reported(pod.Message) {
-			d.Reports = append(d.Reports, Report{Pod: pod.UID, Message: message, Stalled: true})
+		if !reported(pod.Message) || pod.Surged != EventSurged {
+			d.Reports = append(d.Reports, Report{Pod: pod.UID, Surged: EventSurged, Message: message, Stalled: true})
 		}
 	}
 	return d

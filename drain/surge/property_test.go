@@ -2,6 +2,8 @@ package surge_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,8 @@ import (
 // capacity for them, and time passes.
 //
 //   - Without interference of another actor, there are never fewer available replicas than declared (E24).
+//   - Only if another actor has edited the Deployment, Pods are evicted for that reason, also if the watch of Evacuations lags (E25). If an
+//     autoscaler scales and the manager crashes before it raises minReplicas, another one after a minute does not know that.
 //   - Finally the number of replicas is the declared one, or the one that another actor has set, and the surge is cleaned up (E25).
 func TestSurgeHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -28,7 +32,7 @@ func TestSurgeHolds(t *testing.T) {
 		if scaled {
 			w.scaledBy(lowest, declared+rapid.Int32Range(0, 3).Draw(t, "headroom"))
 		}
-		interfered, undone := false, false
+		interfered, edited, undone := false, false, false
 		copies := []map[string]string{nil} // annotations of ReplicaSets
 		actions := map[string]func(*rapid.T){
 			"decide": func(t *rapid.T) {
@@ -55,6 +59,14 @@ func TestSurgeHolds(t *testing.T) {
 			"wait": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 400).Draw(t, "seconds")) * time.Second)
 			},
+			"wait for a deadline": func(*rapid.T) {
+				for _, e := range w.observed().Leaving {
+					if at := e.Deadline.Add(-5 * time.Second); at.After(w.now) {
+						w.now = at
+						return
+					}
+				}
+			},
 			"evict": func(*rapid.T) { interfered = w.evict() || interfered },
 			"edit": func(t *rapid.T) {
 				n := rapid.Int32Range(1, 9).Draw(t, "to")
@@ -63,13 +75,15 @@ func TestSurgeHolds(t *testing.T) {
 				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)), scaled && w.raisedTo(n): // indistinguishable from the write of the surge
 				case scaled:
 					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
-						w.autoscaler.Spec.MinReplicas, lowest, interfered = &n, n, true
+						w.autoscaler.Spec.MinReplicas, lowest, interfered, edited = &n, n, true, true
 					}
 				case n != *w.deployment.Spec.Replicas:
 					w.scaleAs(rapid.SampledFrom([]string{"gitops", "kubectl"}).Draw(t, "manager"), n)
-					declared, interfered = n, true
+					declared, interfered, edited = n, true, true
 				}
 			},
+			"lag":      func(*rapid.T) { w.lags = true },
+			"deliver":  func(*rapid.T) { w.deliver() },
 			"limit":    func(t *rapid.T) { w.quota = rapid.IntRange(0, int(declared)+2).Draw(t, "quota") },
 			"fill":     func(*rapid.T) { w.full = true },
 			"schedule": func(*rapid.T) { w.schedule() },
@@ -91,6 +105,9 @@ func TestSurgeHolds(t *testing.T) {
 			"": func(t *rapid.T) {
 				if !interfered && w.available() < int(declared) {
 					t.Fatalf("%d of %d are available", w.available(), declared)
+				}
+				if wrong := slices.Contains(slices.Collect(maps.Values(w.refusals)), surge.Edited); wrong && !edited && !undone && !scaled {
+					t.Fatalf("no other actor has edited: %v", w.refusals)
 				}
 			},
 		}

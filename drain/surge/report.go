@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +20,9 @@ type Report struct {
 	Pod types.UID
 	// Refusal is why the Pod is not surged. It completes the evacuator. Empty: there is progress.
 	Refusal Refusal
+	// Surged is why the condition Surged is True: EventSurged, EventCompleted or EventRestarted. Without it and a Refusal, the condition is
+	// removed.
+	Surged  string
 	Message string
 	// Stalled means that there is no progress: the report does not extend the progress deadline.
 	Stalled bool
@@ -30,22 +32,25 @@ type Report struct {
 func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	now = now.UTC().Truncate(time.Second) // the precision that the API server stores
 	e.Status.Message = r.Message
-	if r.Stalled {
-		return
-	}
-	if r.Refusal == "" {
-		progress := metav1.NewTime(now)
-		e.Status.EvacuationProgressTimestamp = &progress
-		return
-	}
-	e.Status.ActiveEvacuatorCompleted = true
-	if meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged) == nil && len(e.Status.Conditions) >= maxConditions {
-		return // the API server would reject one more condition
-	}
-	meta.SetStatusCondition(&e.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.EvacuationSurged, Status: metav1.ConditionFalse, Reason: string(r.Refusal), Message: r.Message,
+	condition := metav1.Condition{
+		Type: v1alpha1.EvacuationSurged, Status: metav1.ConditionTrue, Reason: r.Surged, Message: r.Message,
 		ObservedGeneration: e.Generation, LastTransitionTime: metav1.NewTime(now),
-	})
+	}
+	switch {
+	case r.Refusal != "":
+		e.Status.ActiveEvacuatorCompleted = true
+		condition.Status, condition.Reason = metav1.ConditionFalse, string(r.Refusal)
+	case !r.Stalled:
+		e.Status.EvacuationProgressTimestamp = new(metav1.NewTime(now))
+	}
+	switch {
+	case condition.Reason == "":
+		meta.RemoveStatusCondition(&e.Status.Conditions, v1alpha1.EvacuationSurged)
+	case meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged) == nil && len(e.Status.Conditions) >= maxConditions:
+		e.Status.ActiveEvacuatorCompleted = true // the API server would reject one more condition, and without a record, a surge could begin each time
+	default:
+		meta.SetStatusCondition(&e.Status.Conditions, condition)
+	}
 }
 
 func refuse(pod Leaving, refusal Refusal, why string) Report {
@@ -61,11 +66,11 @@ func refuseAll(pods []Leaving, refusal Refusal, why string) []Report {
 }
 
 // report returns the reports of the Pods of this round that do not have the message yet, and of the Pods that wait for a later round.
-func (s *surging) report(pods []Leaving, message string) []Report {
+func (s *surging) report(pods []Leaving, surged, message string) []Report {
 	var reports []Report
 	for _, pod := range pods {
-		if pod.Message != message {
-			reports = append(reports, Report{Pod: pod.UID, Message: message})
+		if pod.Message != message || pod.Surged != surged {
+			reports = append(reports, Report{Pod: pod.UID, Surged: surged, Message: message})
 		}
 	}
 	return append(reports, s.renew()...)
@@ -97,12 +102,17 @@ func (s *surging) scalingMessage() string {
 	if s.b.Autoscaler != nil {
 		by = " by minReplicas of HorizontalPodAutoscaler " + s.b.Autoscaler.Name
 	}
-	return fmt.Sprintf("%sfrom %d to %s%s.", scaling(s.Deployment), s.b.Replicas, text.Count(s.b.Surged, "replica"), by)
+	return fmt.Sprintf("Adding replicas before Pods are removed: Deployment %s is scaled from %d to %s%s.", s.name(), s.b.Replicas,
+		text.Count(s.b.Surged, "replica"), by)
 }
 
-// scaling is the beginning of scalingMessage, which is the same in each round.
-func scaling(d *appsv1.Deployment) string {
-	return "Adding replicas before Pods are removed: Deployment " + nameOf(d) + " is scaled "
+// SurgedIn returns Report.Surged of the last report in an Evacuation.
+func SurgedIn(e *v1alpha1.Evacuation) string {
+	c := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationSurged)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return ""
+	}
+	return c.Reason
 }
 
 // RefusedIn returns why the Pod of an Evacuation was not surged, as the evacuator has reported it, and false if it has not refused the

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -78,7 +77,7 @@ func (r *restart) present(waiting []Leaving) (present []Leaving) {
 		case rolls && late:
 			r.refuse(pod, NotAvailable, "The rollout of Deployment "+nameOf(r.Deployment)+" has not replaced the Pod in time")
 		case replaced:
-			r.await(pod, Report{Message: r.restartingMessage()})
+			r.await(pod, Report{Surged: EventRestarted, Message: r.restartingMessage()})
 		case rolls:
 			r.await(pod, Report{Message: rollout})
 		case r.repeats(pod, late):
@@ -119,9 +118,9 @@ func (r *restart) begin(pods []Leaving) Decision {
 		return Decision{}
 	}
 	r.requeue(r.Now.Add(settleInterval))
-	unreported := slices.DeleteFunc(slices.Clone(pods), func(pod Leaving) bool { return r.isReported(pod) })
+	unreported := slices.DeleteFunc(slices.Clone(pods), func(pod Leaving) bool { return pod.Surged == EventRestarted })
 	for _, pod := range unreported { // before the write, so that it is known if another actor restores everything at once
-		r.await(pod, Report{Message: r.restartingMessage()})
+		r.await(pod, Report{Surged: EventRestarted, Message: r.restartingMessage()})
 	}
 	if len(unreported) > 0 {
 		return Decision{}
@@ -140,7 +139,7 @@ func (r *restart) refuse(pod Leaving, refusal Refusal, why string) {
 // await reports what a Pod waits for, and again after some of its progress deadline if the rollout has made progress since.
 func (r *restart) await(pod Leaving, report Report) {
 	again := pod.Progress.Add(time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare))
-	if pod.Message != report.Message || !report.Stalled && r.progressed().After(again) {
+	if pod.Message != report.Message || pod.Surged != report.Surged || !report.Stalled && r.progressed().After(again) {
 		report.Pod = pod.UID
 		r.reports = append(r.reports, report)
 	}
@@ -154,17 +153,10 @@ func (r *restart) requeue(at time.Time) {
 	}
 }
 
-// restarting is the beginning of restartingMessage, which does not change.
-func restarting(d *appsv1.Deployment) string { return "Restarting Deployment " + nameOf(d) + ": " }
-
-func (r *restart) isReported(pod Leaving) bool {
-	return strings.HasPrefix(pod.Message, restarting(r.Deployment))
-}
-
 // wasRestarted reports whether the Deployment was restarted for a Pod: the restart was reported to the Pod, and the label says that it was
 // written, or the writes have had enough time. Another actor may restore the label, too.
 func (r *restart) wasRestarted(pod Leaving) bool {
-	return r.isReported(pod) && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
+	return pod.Surged == EventRestarted && (r.continues(pod.Drains) || !r.Now.Before(pod.Progress.Add(restartTime)))
 }
 
 // restartTime is for how long a restart that was reported is written again, or minReplicas of an autoscaler. A write may fail because the
@@ -172,7 +164,7 @@ func (r *restart) wasRestarted(pod Leaving) bool {
 const restartTime = time.Minute
 
 func (r *restart) restartingMessage() string {
-	return fmt.Sprintf("%sa rollout replaces all of its Pods (%s).", restarting(r.Deployment), text.Count(replicas(r.Deployment), "replica"))
+	return fmt.Sprintf("Restarting Deployment %s: a rollout replaces all of its Pods (%s).", nameOf(r.Deployment), text.Count(replicas(r.Deployment), "replica"))
 }
 
 // restartedAt returns the annotation in the Pod template.

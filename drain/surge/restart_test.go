@@ -215,6 +215,11 @@ func TestRestart(t *testing.T) {
 				}
 			}, 29, surge.RestartReverted,
 		}, // one minute
+		{"E91: a restart that an earlier manager has only reported in the message is recorded, and begins", restarted(1).drained(1, ago),
+			func(_ *testing.T, r *rolling) {
+				r.step()
+				r.evacuations[r.pods[0].UID].surged = ""
+			}, 1, ""},
 		{"E79: begins when it could not be written for half a minute", restarted(1).drained(1, ago), func(_ *testing.T, r *rolling) {
 			r.step()
 			r.now = r.now.Add(30 * time.Second)

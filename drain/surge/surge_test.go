@@ -518,10 +518,8 @@ func TestRolloutUndo(t *testing.T) {
 			w.step()
 			w.settle()
 		}
-		marked := w.observed().Marked[0].UID
-		before := w.evacuations[marked].message
+		w.lags = true
 		w.step() // the Deployment is scaled back
-		w.evacuations[marked].message = before
 		if w.step(); len(w.refusals) > 0 || w.baseline() != nil {
 			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
 		}
@@ -536,22 +534,46 @@ func TestRolloutUndo(t *testing.T) {
 		w.step()
 		w.replicate()
 		first := w.baseline().Pods[0].UID
-		before := w.evacuations[first].message
 		w.now = w.evacuations[first].since.Add(progressDeadline - time.Second)
 		for _, e := range w.evacuations {
 			if e != w.evacuations[first] {
 				e.since = w.now // renewed
 			}
 		}
-		for w.baseline() != nil {
+		for w.lags = true; w.baseline() != nil; {
 			w.step()
 		}
-		w.evacuations[first].message, w.evacuations[first].completed = before, false
-		delete(w.refusals, first)
 		w.step()
-		delete(w.refusals, first)
-		if len(w.refusals) > 0 {
+		w.schedule()
+		if w.run(); len(w.refusals) != 1 || w.refusals[first] == surge.Edited || len(w.evacuations) > 0 {
 			t.Errorf("refused: %v, %v", w.refusals, w.reports)
+		}
+	})
+	t.Run("E91: an earlier manager that has only reported the surge in the message is succeeded, and another actor replaces the Deployment", func(t *testing.T) {
+		w := surged(1, 1)
+		w.evacuations[w.pods[0].UID].surged = ""
+		w.step()
+		w.replace(1)
+		w.settle()
+		if d := w.step(); w.refusals[w.pods[0].UID] != surge.Edited || d.Deployment != nil {
+			t.Errorf("refused: %v, %v", w.refusals, d)
+		}
+	})
+	t.Run("E91: a surge that an earlier manager has only reported in the message begins once more when another actor replaces the Deployment", func(t *testing.T) {
+		w, begun := surged(1, 1), 0
+		w.evacuations[w.pods[0].UID].surged = ""
+		for range 20 {
+			w.replace(1)
+			w.settle()
+			if d := w.step(); w.baseline() != nil { // it is stored
+				w.step()
+				begun += asInt(w.baseline().Raised)
+			} else if d.Deployment != nil {
+				t.Fatalf("got %v", d)
+			}
+		}
+		if begun != 1 || w.refusals[w.pods[0].UID] != surge.Edited {
+			t.Errorf("surged %d times, refused: %v", begun, w.refusals)
 		}
 	})
 	t.Run("E25: a tool that replaces the HorizontalPodAutoscaler again and again ends the surge after a minute, and the Pod is evicted", func(t *testing.T) {

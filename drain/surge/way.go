@@ -2,7 +2,6 @@ package surge
 
 import (
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -114,7 +113,7 @@ func (w byAutoscaler) raised() bool { return w.autoscaler != nil && noteOf(w.aut
 // the write, which may fail, and is repeated for restartTime.
 func (w byAutoscaler) wasRaised() bool {
 	return !w.raised() && w.b.Returning == nil && slices.ContainsFunc(w.Leaving, func(pod Leaving) bool {
-		return w.b.includes(pod.UID) && strings.HasPrefix(pod.Message, scaling(w.Deployment)) && !w.Now.Before(pod.Progress.Add(restartTime))
+		return w.b.includes(pod.UID) && pod.Surged == EventSurged && !w.Now.Before(pod.Progress.Add(restartTime))
 	})
 }
 

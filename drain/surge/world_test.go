@@ -47,6 +47,8 @@ type world struct {
 	refused, attempted time.Time
 	// full means that no Node has capacity for new Pods.
 	full bool
+	// lags means that the watch of Evacuations delivers no report.
+	lags bool
 	// deadline is the progress deadline of the Evacuations.
 	deadline time.Duration
 }
@@ -67,8 +69,10 @@ type evacuation struct {
 	policy    v1alpha1.SurgePolicy
 	since     time.Time // when the evacuator became active, or last reported progress
 	message   string
+	surged    string
 	completed bool
 	suspended bool
+	behind    *evacuation // an earlier state, while the watch has not delivered the present one
 }
 
 // deployed returns a world with a Deployment whose replicas are available.
@@ -130,13 +134,16 @@ func (w *world) observed() surge.Observation {
 	for _, p := range w.pods {
 		ref := surge.PodRef{Name: p.Name, UID: p.UID}
 		e := w.evacuations[p.UID]
+		if e != nil && e.behind != nil {
+			e = e.behind
+		}
 		switch expired := e != nil && (e.completed || !w.now.Before(e.since.Add(w.deadline))); {
 		case expired && surge.Marked(&p.Pod):
 			o.Abandoned = append(o.Abandoned, ref)
 		case e != nil && !expired:
 			o.Leaving = append(o.Leaving, surge.Leaving{
 				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
-				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message,
+				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message, Surged: e.surged,
 			})
 		}
 		if baseline != nil && slices.Contains(baseline.Pods, ref) && surge.Marked(&p.Pod) {
@@ -167,8 +174,15 @@ func (w *world) apply(d surge.Decision, writes int) {
 		status := &v1alpha1.Evacuation{}
 		report.Apply(status, w.now)
 		e := w.evacuations[report.Pod]
+		if e.behind != nil { // a conflict: the manager tries again when the watch has delivered the present state
+			e.behind = nil
+			return
+		}
+		if before := *e; w.lags {
+			e.behind = &before
+		}
 		w.reports[report.Pod] = report.Message
-		e.message, e.completed = status.Status.Message, status.Status.ActiveEvacuatorCompleted
+		e.message, e.surged, e.completed = status.Status.Message, surge.SurgedIn(status), status.Status.ActiveEvacuatorCompleted
 		if report.Refusal != "" {
 			w.refusals[report.Pod] = report.Refusal
 		} else if !report.Stalled {
@@ -417,8 +431,17 @@ func (w *world) settle() {
 	w.observe()
 }
 
+// deliver has the watch of Evacuations deliver all reports.
+func (w *world) deliver() {
+	w.lags = false
+	for _, e := range w.evacuations {
+		e.behind = nil
+	}
+}
+
 // run decides until nothing changes any more, and returns the decisions that changed something.
 func (w *world) run() (decisions []surge.Decision) {
+	w.deliver()
 	for range 1000 {
 		d := w.step()
 		w.settle()
