@@ -16,6 +16,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ type apiServer struct {
 	events []string
 	// conditions is how often the agent has written the condition of its Node. The server does not store it.
 	conditions int
+	// evacuations are the statuses of Evacuations that the agent has written, in the order of their resource versions.
+	evacuations []v1alpha1.EvacuationStatus
 }
 
 func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -49,7 +52,7 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isCondition := strings.HasSuffix(request.URL.Path, "/status")
+	isCondition := strings.HasSuffix(request.URL.Path, "/nodes/n1/status")
 	if isCondition {
 		s.conditions++
 	}
@@ -62,6 +65,16 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	switch {
 	case isCondition:
 		answer = &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}}
+	case strings.Contains(request.URL.Path, "/evacuations/"):
+		e := &v1alpha1.Evacuation{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Evacuation"}}
+		if err := json.NewDecoder(request.Body).Decode(e); err != nil {
+			return nil, err
+		}
+		if e.ResourceVersion != strconv.Itoa(len(s.evacuations)) {
+			return nil, errors.New("conflict")
+		}
+		s.evacuations = append(s.evacuations, e.Status)
+		e.ResourceVersion, answer = strconv.Itoa(len(s.evacuations)), e
 	case strings.HasSuffix(request.URL.Path, "/nodes"):
 		list := &corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
 		if s.node != nil {

@@ -170,15 +170,25 @@ func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map
 	return nil
 }
 
-// holdManifest reports on the Evacuation first, because a manifest is held only if the report is possible.
+// holdManifest reports on the Evacuation first, because a manifest is held only if the report is possible. If it cannot hold the manifest,
+// it reports that instead, until it can.
 func (a *Agent) holdManifest(ctx context.Context, h hold.Hold) error {
-	if h.Report(time.Now()) {
+	failedBefore := h.HasFailed()
+	if !failedBefore && h.Report(time.Now()) {
 		if err := a.Cluster.ReportEvacuation(ctx, h.Evacuation); err != nil {
 			return err
 		}
 	}
 	if err := a.Manifests.Hold(h.Manifest); err != nil {
-		return err
+		if !h.ReportFailure(err) {
+			return err
+		}
+		return utilerrors.NewAggregate([]error{err, a.Cluster.ReportEvacuation(ctx, h.Evacuation)})
+	}
+	if failedBefore && h.Report(time.Now()) {
+		if err := a.Cluster.ReportEvacuation(ctx, h.Evacuation); err != nil {
+			return err
+		}
 	}
 	klog.FromContext(ctx).Info("Held the manifest of a static Pod", "pod", klog.KRef(h.Manifest.Namespace, h.Manifest.Name), "manifest", h.Manifest.File)
 	a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+

@@ -186,7 +186,7 @@ func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	return errors.Wrapf(err, "deleting NodeMaintenance %s", name)
 }
 
-// ReportEvacuation writes the evacuator's fields of the status of an Evacuation.
+// ReportEvacuation writes the evacuator's fields of the status of an Evacuation, and updates its resource version.
 func (c *Client) ReportEvacuation(ctx context.Context, e *v1alpha1.Evacuation) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": e.ResourceVersion},
@@ -200,8 +200,13 @@ func (c *Client) ReportEvacuation(ctx context.Context, e *v1alpha1.Evacuation) e
 	if err != nil {
 		return errors.Wrap(err, "encoding a status")
 	}
-	err = c.group.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("evacuations").Name(e.Name).SubResource("status").Body(patch).Do(ctx).Error()
-	return errors.Wrapf(err, "writing the status of Evacuation %s/%s", e.Namespace, e.Name)
+	written := &v1alpha1.Evacuation{}
+	err = c.group.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("evacuations").Name(e.Name).SubResource("status").Body(patch).Do(ctx).Into(written)
+	if err != nil {
+		return errors.Wrapf(err, "writing the status of Evacuation %s/%s", e.Namespace, e.Name)
+	}
+	e.ResourceVersion = written.ResourceVersion
+	return nil
 }
 
 // SetCondition sets a condition of the Node.

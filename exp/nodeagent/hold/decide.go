@@ -152,3 +152,21 @@ func (h Hold) Report(now time.Time) (changed bool) {
 	}
 	return true
 }
+
+// cannotHold begins the message of an Evacuation whose manifest the agent cannot hold.
+const cannotHold = "The node agent cannot hold the manifest "
+
+// HasFailed reports whether the status of the Evacuation has the report of ReportFailure.
+func (h Hold) HasFailed() bool { return strings.HasPrefix(h.Evacuation.Status.Message, cannotHold) }
+
+// ReportFailure replaces the report in the status of the Evacuation by one that says why the agent cannot hold the manifest. It returns
+// whether the status has changed: the first reason stays, because the text may differ in each attempt.
+func (h Hold) ReportFailure(reason error) (changed bool) {
+	if h.HasFailed() {
+		return false
+	}
+	status := &h.Evacuation.Status
+	status.ExpectedEvacuationFinishTime = nil
+	status.Message = text.Cut(fmt.Sprintf("%s%s, so the kubelet runs the static Pod: %v", cannotHold, h.Manifest.File, reason), maxCause)
+	return true
+}
