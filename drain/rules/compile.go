@@ -39,11 +39,13 @@ const (
 	MaxRulesBytes = 256 * 1024
 )
 
-// Labels and Namespace of the Pods of the node agent.
+// NodeAgentNamespace is the Namespace of the node agent. It contains no other Pods.
+const NodeAgentNamespace = "capnm-node-agent"
+
+// Label of the Pods of the node agent.
 const (
-	nodeAgentLabel     = "app.kubernetes.io/name"
-	nodeAgentName      = "capnm-node-agent"
-	nodeAgentNamespace = "capnm-node-agent"
+	nodeAgentLabel = "app.kubernetes.io/name"
+	nodeAgentName  = "capnm-node-agent"
 )
 
 // ClusterFacts are the properties of a Cluster that rules match.
@@ -143,14 +145,14 @@ func InEffect(spec *v1alpha1.NodeMaintenanceSpec) []v1alpha1.DrainRule {
 
 // IsNodeAgent reports whether a Pod is one of the node agent.
 func IsNodeAgent(pod *corev1.Pod) bool {
-	return pod.Namespace == nodeAgentNamespace && pod.Labels[nodeAgentLabel] == nodeAgentName
+	return pod.Namespace == NodeAgentNamespace && pod.Labels[nodeAgentLabel] == nodeAgentName
 }
 
 // SkipNodeAgent returns the rule that skips the node agent, which must run until the drain has ended.
 func SkipNodeAgent() v1alpha1.DrainRule {
 	return skip(RuleNodeAgent, v1alpha1.DrainRulePodSelector{
 		Selector:          &metav1.LabelSelector{MatchLabels: map[string]string{nodeAgentLabel: nodeAgentName}},
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: nodeAgentNamespace}},
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: NodeAgentNamespace}},
 	})
 }
 

@@ -5,9 +5,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -16,7 +19,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
 
-// runtimeServer is a container runtime in which each Pod has one container, whose ID is the UID of the Pod.
+// runtimeServer is a container runtime in which each Pod has one container, whose ID is the UID of the Pod. The Pods whose UIDs begin with
+// agent are those of the agent.
 type runtimeServer struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
@@ -52,7 +56,11 @@ func (r runtimeServer) ListContainers(_ context.Context, request *runtimev1.List
 	}
 	response := &runtimev1.ListContainersResponse{}
 	for _, uid := range uids {
-		response.Containers = append(response.Containers, &runtimev1.Container{Id: uid, Labels: map[string]string{label: uid}})
+		labels := map[string]string{label: uid}
+		if strings.HasPrefix(uid, "agent") {
+			labels["io.kubernetes.pod.namespace"] = "capnm-node-agent"
+		}
+		response.Containers = append(response.Containers, &runtimev1.Container{Id: uid, Labels: labels})
 	}
 	return response, nil
 }
@@ -149,4 +157,33 @@ func hungSocket(t *testing.T) string {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = listener.Close() })
 	return listener.Addr().String()
+}
+
+func TestTwoAgentsOnANode(t *testing.T) {
+	t.Run("S96: the agent does not terminate a Pod of the agent that replaces its own, or that it replaces", func(t *testing.T) {
+		t.Parallel()
+		g, remains, terminated := NewWithT(t), atomic.Bool{}, make(chan string, 10)
+		remains.Store(true)
+		agent, bus := agentOf(t, &apiServer{hangs: true}), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": true, "StopUnit": dbus.ObjectPath("/job"), "GetUnit": dbus.ObjectPath("/kubelet"), "ActiveState": "inactive",
+		}}
+		agent.Keeper, agent.PodUID = keeperOn(t, bus), "agent"
+		withRuntime(t, agent, runtimeServer{
+			running: func() []string {
+				if remains.Load() {
+					return []string{"agent", "agent-2", "other"}
+				}
+				return []string{"agent", "agent-2"}
+			},
+			stop: func(_ context.Context, id string) error {
+				remains.Store(false)
+				terminated <- id
+				return nil
+			},
+		})
+		g.Eventually(agent.Keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		agent.terminatePods(t.Context(), 10*time.Second)
+		g.Expect(terminated).To(Receive(Equal("other")))
+		g.Expect(terminated).NotTo(Receive())
+	})
 }

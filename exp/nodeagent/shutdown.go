@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/cluster"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/shutdown"
 )
@@ -397,14 +398,15 @@ func (a *Agent) terminateByPhase(ctx context.Context, pods []shutdown.Pod, remai
 	}
 }
 
-// otherPods returns the Pods that run on the node, except for the agent's own Pod. If the container runtime does not answer, otherPods
-// returns those that it listed last, and an error.
+// otherPods returns the Pods that run on the node, except for the agent's own Pod and another of the agent, which holds locks, too, while a
+// DaemonSet with maxSurge replaces one by the other. If the container runtime does not answer, otherPods returns those that it listed last,
+// and an error.
 func (a *Agent) otherPods(ctx context.Context) ([]shutdown.Pod, error) {
 	known := a.State.KnownPods()
 	pods, err := a.Runtime.Pods(ctx)
 	var others []shutdown.Pod
 	for _, pod := range pods {
-		if pod.UID != a.PodUID {
+		if pod.UID != a.PodUID && pod.Namespace != rules.NodeAgentNamespace {
 			pod.Known = known[pod.UID]
 			others = append(others, pod)
 		}
