@@ -227,6 +227,17 @@ func TestStaticPods(t *testing.T) {
 		}
 	})
 
+	t.Run("S93: another user who listens in the place of a kubelet that does not run does not receive the token of the agent", func(t *testing.T) {
+		s := root.sub(t)
+		port := s.nodeObject("n1").Status.DaemonEndpoints.KubeletEndpoint.Port
+		s.Expect(node.StopKubelet()).To(Succeed())
+		received := s.listenAs(65534, port)
+		for range 2 { // the configuration and the Pods
+			s.Eventually(received, eventually, pace).Should(Receive(BeEmpty()))
+		}
+		s.Expect(node.StartKubelet()).To(Succeed())
+	})
+
 	t.Run("S13: without the system bus, the agent reports it and still holds static Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.StopDBus()).To(Succeed())
