@@ -71,14 +71,17 @@ func (r *Reconciler) reportResult(ctx context.Context, s *scope, result outcome)
 	return r.applyCondition(ctx, s, machinedrain.ResultCondition(result.reason, result.message), s.machine.ResourceVersion)
 }
 
-// nextReport returns when the condition may be written. Only a condition that differs in nothing but the message is delayed.
+// nextReport returns when the condition may be written. One that differs in nothing but the message is delayed, and others are only if they
+// replace each other again and again.
 func (r *Reconciler) nextReport(s *scope, wanted metav1.Condition) time.Time {
-	present := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance)
-	if present == nil || present.Status != wanted.Status || present.Reason != wanted.Reason || present.Message == wanted.Message {
+	present, key := conditions.Get(s.machine, v1alpha1.MachineNodeMaintenance), client.ObjectKeyFromObject(s.machine)
+	switch {
+	case present == nil || present.Status != wanted.Status || present.Reason != wanted.Reason:
+		return r.conditions.NextUrgent(key, s.now)
+	case present.Message == wanted.Message:
 		return s.now
 	}
-	interval := max(progressInterval, r.conditions.FairInterval(s.now, nil))
-	return r.conditions.NextWrite(client.ObjectKeyFromObject(s.machine), s.now, interval)
+	return r.conditions.NextWrite(key, s.now, max(progressInterval, r.conditions.FairInterval(s.now, nil)))
 }
 
 // setCondition sets the condition of this provider on the Machine. A condition without a reason is removed.

@@ -36,8 +36,8 @@ const (
 	maxEventNodes = 5
 )
 
-// report patches the status if it has changed: at once if a stage, a condition or the selection has changed, otherwise at most once in an
-// interval.
+// report patches the status if it has changed: at once if a stage, a condition or the selection has changed (see Limiter.NextUrgent),
+// otherwise at most once in an interval.
 func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	before, m := s.before, s.maintenance
 	m.Status.ObservedGeneration = m.Generation
@@ -55,7 +55,11 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	matters := !apiequality.Semantic.DeepEqual(before.Status.Conditions, m.Status.Conditions) ||
 		!apiequality.Semantic.DeepEqual(before.Status.StageStatuses, m.Status.StageStatuses) ||
 		!nodesInStatus(before).Equal(nodesInStatus(m)) || !joinedInStatus(before).Equal(joinedInStatus(m))
-	if due := r.statuses.NextWrite(s.request, s.now, r.interval(s)); !matters && s.now.Before(due) {
+	due := r.statuses.NextUrgent(s.request, s.now)
+	if !matters {
+		due = r.statuses.NextWrite(s.request, s.now, r.interval(s))
+	}
+	if s.now.Before(due) {
 		s.requeueBy(due)
 		return true, nil
 	}

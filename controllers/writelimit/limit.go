@@ -1,5 +1,5 @@
-// Package writelimit limits the rate of writes that are not urgent, such as progress in a status: the API server and all watchers of the
-// object must process each write. The package only delays writes. After a restart of the process, a write may be early.
+// Package writelimit limits the rate of writes, above all of those that are not urgent, such as progress in a status: the API server and
+// all watchers of the object must process each write. The package only delays writes. After a restart of the process, a write may be early.
 package writelimit
 
 import (
@@ -13,6 +13,7 @@ import (
 type Limiter[K comparable] struct {
 	mu   sync.Mutex
 	last map[K]time.Time
+	used map[K]time.Time // until when the writes of the object have used up its urgent ones, at one in each urgentInterval
 }
 
 // NextWrite returns when the object may be written again, if it may be written at most once in an interval. It returns now if the object
@@ -29,6 +30,24 @@ func (w *Limiter[K]) LastWrite(key K) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last[key]
+}
+
+const (
+	// urgentBurst is how many writes of one object may follow each other immediately, and urgentInterval the interval of further ones.
+	urgentBurst    = 10
+	urgentInterval = time.Second
+)
+
+// NextUrgent returns when the object may be written for a change that is not to be delayed, such as that of a condition: now, unless it was
+// written ten times within seconds. Two managers that run at the same time for a moment, and observe different things, would otherwise
+// replace each other's status without pause.
+func (w *Limiter[K]) NextUrgent(key K, now time.Time) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at := w.used[key].Add(-(urgentBurst - 1) * urgentInterval); at.After(now) {
+		return at
+	}
+	return now
 }
 
 const (
@@ -57,16 +76,22 @@ func (w *Limiter[K]) Record(key K, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last == nil {
-		w.last = map[K]time.Time{}
+		w.last, w.used = map[K]time.Time{}, map[K]time.Time{}
 	}
 	w.last[key] = now
+	if w.used[key].Before(now) {
+		w.used[key] = now
+	}
+	w.used[key] = w.used[key].Add(urgentInterval)
 }
 
 // RemoveAll deletes the records of all matching objects.
 func (w *Limiter[K]) RemoveAll(matches func(K) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.last, func(key K, _ time.Time) bool { return matches(key) })
+	of := func(key K, _ time.Time) bool { return matches(key) }
+	maps.DeleteFunc(w.last, of)
+	maps.DeleteFunc(w.used, of)
 }
 
 // Remove deletes the record of an object that no longer exists.
@@ -74,4 +99,5 @@ func (w *Limiter[K]) Remove(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.last, key)
+	delete(w.used, key)
 }

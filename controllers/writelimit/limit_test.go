@@ -35,3 +35,31 @@ func TestShare(t *testing.T) {
 		To(Equal(2*time.Second), "objects of other API servers do not count")
 	g.Expect(writes.FairInterval(start.Add(activeWindow), nil)).To(BeZero(), "old writes do not count")
 }
+
+func TestUrgentWrites(t *testing.T) {
+	t.Run("R91: an object is written at most ten times in a moment, and then once a second", func(t *testing.T) {
+		g, start, last := NewWithT(t), time.Unix(1_000_000, 0), time.Unix(1_000_000, 0)
+		var writes Limiter[string]
+		written := 0
+		for now := start; now.Before(start.Add(time.Minute)); now = now.Add(20 * time.Millisecond) {
+			if !now.Before(writes.NextUrgent("a", now)) {
+				writes.Record("a", now)
+				written, last = written+1, now
+			}
+			if now.Equal(start.Add(time.Second / 2)) {
+				g.Expect(written).To(Equal(10))
+				g.Expect(writes.NextUrgent("a", now)).To(Equal(start.Add(time.Second)))
+				g.Expect(writes.NextUrgent("b", now)).To(Equal(now), "each object has its own")
+			}
+		}
+		g.Expect(written).To(Equal(10 + 59))
+		g.Expect(writes.NextUrgent("a", last.Add(time.Minute))).To(Equal(last.Add(time.Minute)))
+		for range 10 { // after a pause, ten writes may follow each other again
+			g.Expect(writes.NextUrgent("a", last.Add(time.Minute))).To(Equal(last.Add(time.Minute)))
+			writes.Record("a", last.Add(time.Minute))
+		}
+		g.Expect(writes.NextUrgent("a", last.Add(time.Minute))).To(Equal(last.Add(time.Minute + time.Second)))
+		writes.Remove("a")
+		g.Expect(writes.NextUrgent("a", start)).To(Equal(start))
+	})
+}

@@ -1,0 +1,56 @@
+package nodemaintenance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+func TestTwoManagers(t *testing.T) {
+	t.Run("R91: two managers that observe different things replace each other's status once a second", func(t *testing.T) {
+		g, cluster, m, writes := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "one"), 0
+		server := fakes.Builder(m).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
+				options ...client.SubResourcePatchOption,
+			) error {
+				writes++
+				return c.SubResource(of).Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+		manager := func() *Reconciler {
+			return &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil)}
+		}
+		observing := map[*Reconciler]*drainState{manager(): nil, manager(): {decision: plan.MaintenanceDecision{Drained: true}}} // one still connects
+		const seconds, perSecond = 10, 50
+		for i := range seconds * perSecond {
+			for r, drain := range observing {
+				s := &scope{
+					request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{},
+					now:   time.Unix(1_000_000, 0).Add(time.Duration(i) * time.Second / perSecond),
+					nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, drain: drain,
+				}
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+				s.maintenance = s.before.DeepCopy()
+				_, err := r.report(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(s.before.Status.Conditions).NotTo(BeEmpty())
+			}
+		}
+		g.Expect(writes).To(BeNumerically(">", 2*seconds), "each reports what it observes")
+		g.Expect(writes).To(BeNumerically("<=", 2*(10+seconds)))
+	})
+}
