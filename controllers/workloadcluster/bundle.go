@@ -128,7 +128,7 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	if err != nil {
 		return a.observeFailure(ctx, object.wanted, change, err)
 	}
-	if change == changeChanged || change == changeDeleted && installed {
+	if change != "" && installed {
 		a.Restored = append(a.Restored, Restored{Kind: kind, Name: name, Change: change})
 	}
 	a.versions = append(a.versions, present.GetResourceVersion())
@@ -218,7 +218,8 @@ func findAll(ctx context.Context, live client.Client, objects []*unstructured.Un
 }
 
 // ensure creates the object if it is missing, and updates it if it is older or differs. It returns the state of the object in the workload
-// cluster, and what another actor had done to an object of this version. An object that is being deleted is recreated when it is gone.
+// cluster, and what another actor had done to it, provided that the bundle was installed before. An object that is being deleted is
+// recreated when it is gone.
 func (f found) ensure(ctx context.Context, live client.Client) (present *unstructured.Unstructured, change string, err error) {
 	name, version := f.wanted.GetKind()+" "+f.wanted.GetName(), bundleVersion(f.present)
 	wanted := f.wanted.DeepCopy()
@@ -243,7 +244,8 @@ func (f found) ensure(ctx context.Context, live client.Client) (present *unstruc
 	if err := live.Update(ctx, wanted, client.FieldOwner(fieldManager)); err != nil {
 		return nil, "", errors.Wrapf(err, "updating %s", name)
 	}
-	if version == bundle.BundleVersion && wanted.GetResourceVersion() != f.present.GetResourceVersion() { // equal: they differ by a default
+	isOlder := version > 0 && version < bundle.BundleVersion                       // one without a version was replaced
+	if !isOlder && wanted.GetResourceVersion() != f.present.GetResourceVersion() { // equal: they differ by a default
 		change = changeChanged
 	}
 	return wanted, change, nil

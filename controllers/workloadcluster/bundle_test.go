@@ -206,6 +206,30 @@ func TestRestoredBeforeFailure(t *testing.T) {
 	})
 }
 
+func TestReplacedObject(t *testing.T) {
+	g, remote := NewWithT(t), fake.NewClientBuilder().Build()
+	objects, err := bundle.Bundle()
+	g.Expect(err).NotTo(HaveOccurred())
+	manifest := objects[0] // without the version of a bundle
+	t.Run("M51: does not report an object that existed before the bundle was installed", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(remote.Create(t.Context(), manifest.DeepCopy())).To(Succeed())
+		applied, err := ApplyBundle(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(applied.Restored).To(BeEmpty())
+	})
+	t.Run("M51: reports an object that another actor has replaced, as kubectl replace does", func(t *testing.T) {
+		g, present := NewWithT(t), manifest.DeepCopy()
+		g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(present), present)).To(Succeed())
+		replacement := manifest.DeepCopy()
+		replacement.SetResourceVersion(present.GetResourceVersion())
+		g.Expect(remote.Update(t.Context(), replacement)).To(Succeed())
+		applied, err := ApplyBundle(t.Context(), remote)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(applied.Restored).To(ConsistOf(Restored{Kind: manifest.GetKind(), Name: manifest.GetName(), Change: changeChanged}))
+	})
+}
+
 func TestUnservedAfter(t *testing.T) {
 	refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no role permits it"))
 	for _, test := range []struct {
