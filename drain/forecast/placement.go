@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
 // maxCauses is how many causes a message names for which Nodes offer no place, and maxCause the length of each: tenants choose the names in
@@ -23,15 +24,15 @@ import (
 const maxCauses, maxCause = 3, 200
 
 // Claims returns the PersistentVolumeClaims whose volumes restrict where the replacements of evicted Pods can run. An ephemeral volume does
-// not: the replacement gets a new one.
+// not: the replacement gets a new one. See volumes.FirstClaims for their number.
 func (f Forecast) Claims() []types.NamespacedName {
-	var claims []types.NamespacedName
+	var claims [][]types.NamespacedName
 	for i := range f.Pods {
 		if p := &f.Pods[i]; p.isWarnedAbout() && p.controller() != "" {
-			claims = append(claims, claimsOf(p.Pod)...)
+			claims = append(claims, claimsOf(p.Pod))
 		}
 	}
-	return claims
+	return volumes.FirstClaims(claims)
 }
 
 func claimsOf(pod *corev1.Pod) []types.NamespacedName {

@@ -1,7 +1,9 @@
 package volumes
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -100,6 +102,18 @@ func ClaimsOf(pod *corev1.Pod) []types.NamespacedName {
 		}
 	}
 	return claims
+}
+
+// MaxClaims is how many claims are read to predict the drain of a Node. No real Node has that many volumes, but a tenant may write a Pod
+// with tens of thousands.
+const MaxClaims = 512
+
+// FirstClaims returns the claims of Pods, at most MaxClaims: those of the Pods with the most claims are left out.
+func FirstClaims(byPod [][]types.NamespacedName) []types.NamespacedName {
+	byPod = slices.Clone(byPod)
+	slices.SortStableFunc(byPod, func(a, b []types.NamespacedName) int { return cmp.Compare(len(a), len(b)) })
+	all := slices.Concat(byPod...)
+	return all[:min(len(all), MaxClaims)]
 }
 
 // NewAttachment returns an Attachment. persistentVolume is nil for a VolumeAttachment with an inline volume.

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/pkg/errors"
@@ -21,7 +22,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=get,roleName=capnm-plugin-workload-reader
 
 // Volumes returns which volumes of a Node must detach after its drain. It reads the claims of the Node's Pods and their volumes, and not
-// VolumeAttachments: those of one Node cannot be selected. It returns nil if a right is missing.
+// VolumeAttachments: those of one Node cannot be selected. See volumes.FirstClaims for the number of claims. It returns nil if a right is
+// missing.
 func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.NodeMaintenance) (*volumes.Decision, error) {
 	if IsUnread(node) {
 		return nil, nil
@@ -37,18 +39,23 @@ func (w *Workload) Volumes(ctx context.Context, node *corev1.Node, m *v1alpha1.N
 		Attached: sets.List(attached), Facts: volumes.Facts{Claims: map[types.NamespacedName]volumes.Claim{}, Volumes: map[string]volumes.Volume{}},
 	}
 	matcher := rules.NewMatcher(rules.InEffect(&m.Spec))
-	var claims []types.NamespacedName
+	var claims [][]types.NamespacedName
 	for i := range w.pods[node.Name] {
 		pod := &w.pods[node.Name][i]
 		stays := matcher.Skips(planinput.RulePod(w, pod))
 		if stays || !rules.Finished(pod) {
 			seen.Pods = append(seen.Pods, volumes.Pod{Claims: volumes.ClaimsOf(pod), Skipped: stays})
-			claims = append(claims, volumes.ClaimsOf(pod)...)
+			claims = append(claims, volumes.ClaimsOf(pod))
 		}
 	}
-	for _, key := range claims {
+	for _, key := range volumes.FirstClaims(claims) {
 		if known, err := w.readClaim(ctx, key, seen.Facts); err != nil || !known {
 			return nil, err
+		}
+	}
+	for _, key := range slices.Concat(claims...) {
+		if _, read := seen.Claims[key]; !read {
+			seen.Claims[key] = volumes.Claim{} // nothing is known of its volume
 		}
 	}
 	for name, volume := range seen.Volumes {

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/volumes"
 )
 
 func TestVolumes(t *testing.T) {
@@ -71,6 +73,26 @@ func TestVolumes(t *testing.T) {
 		got, err := w.Volumes(t.Context(), node, &v1alpha1.NodeMaintenance{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(got.Waiting).To(HaveLen(1))
+	})
+
+	t.Run("K73: a Pod with tens of thousands of claims adds few requests, and hides no volume of another Pod", func(t *testing.T) {
+		g, reads := NewWithT(t), 0
+		w := workload(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			reads++
+			return c.Get(ctx, key, o)
+		}})
+		hostile := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hostile", Labels: skipped.Labels}}
+		for i := range 30_000 {
+			hostile.Spec.Volumes = append(hostile.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("claim-", i)},
+			}})
+		}
+		w.pods["n"] = []corev1.Pod{hostile, skipped}
+		got, err := w.Volumes(t.Context(), node, &v1alpha1.NodeMaintenance{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(got.Missing.None()).To(BeTrue())
+		g.Expect(got.Ignored).To(HaveLen(1))
+		g.Expect(reads).To(BeNumerically("<=", volumes.MaxClaims+1))
 	})
 
 	t.Run("K4: nothing is predicted without the right to read volumes", func(t *testing.T) {
