@@ -178,6 +178,9 @@ func ineligible(o Observation) (Refusal, string) {
 	case rollsOut(d):
 		return Progressing, "A rollout of Deployment " + nameOf(d) + " is in progress"
 	}
+	if len(claimNames(d.Spec.Template)) > MaxClaims {
+		return ExclusiveVolume, fmt.Sprintf("Deployment %s has more than %d PersistentVolumeClaims: they are not read", nameOf(d), MaxClaims)
+	}
 	for _, name := range slices.Sorted(maps.Keys(o.Claims)) {
 		switch claim := o.Claims[name]; {
 		case claim == nil:
@@ -189,8 +192,16 @@ func ineligible(o Observation) (Refusal, string) {
 	return "", ""
 }
 
-// ClaimsOf returns the names of the PersistentVolumeClaims that all Pods of a template share.
+// MaxClaims is how many claims of a template are read. Their objects are read one by one, and a tenant may write tens of thousands.
+const MaxClaims = 256
+
+// ClaimsOf returns the names of the PersistentVolumeClaims that all Pods of a template share, at most MaxClaims.
 func ClaimsOf(template corev1.PodTemplateSpec) []string {
+	names := claimNames(template)
+	return names[:min(len(names), MaxClaims)]
+}
+
+func claimNames(template corev1.PodTemplateSpec) []string {
 	var names []string
 	for _, volume := range template.Spec.Volumes {
 		if volume.PersistentVolumeClaim != nil {

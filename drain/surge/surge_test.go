@@ -1,6 +1,7 @@
 package surge_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -144,6 +145,13 @@ func TestRefusals(t *testing.T) {
 			"E24: refuses with a claim that does not exist",
 			deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume,
 		},
+		{"K74: refuses with more claims than are read", deployed(1, func(d *appsv1.Deployment) {
+			for i := range surge.MaxClaims + 1 {
+				d.Spec.Template.Spec.Volumes = append(d.Spec.Template.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprint("claim-", i)},
+				}})
+			}
+		}).evacuated(1, always), nil, surge.ExclusiveVolume},
 		{"E24: refuses with an autoscaler at its maximum", deployed(3).scaledBy(1, 3).evacuated(1, always), nil, surge.AutoscalerAtMaximum},
 		{"E26: refuses with an autoscaler that has a controller", deployed(1).scaledBy(1, 3).evacuated(1, always), func(w *world) {
 			w.autoscaler.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web", Controller: ptr.To(true)}}
