@@ -203,7 +203,7 @@ func (t *trace) evacuationOf(pod *corev1.Pod) span {
 	return found[0]
 }
 
-// expectOutcome checks that the trace of a Machine gets a span, below the root, which says how many Pods were evicted,
+// expectOutcome checks that the trace of a Machine or NodeMaintenance gets a span, below the root, which says how many Pods were evicted,
 // and how many of them were not replaced.
 func (t *trace) expectOutcome(jaeger *collector, root types.UID, evicted, notReplaced int) {
 	t.Helper()

@@ -50,7 +50,7 @@ func TestTraces(t *testing.T) {
 		defer s.removeWorkloads()
 		tracedCrash(s, jaeger)
 	})
-	t.Run("R50: the NodeMaintenance of a user is a trace", func(t *testing.T) {
+	t.Run("R50: the NodeMaintenance of a user is a trace, which says what became of the evicted Pods", func(t *testing.T) {
 		tracedMaintenance(all.sub(t), jaeger)
 	})
 	t.Run("M73: a collector that never answers delays no drain", func(t *testing.T) {
@@ -228,6 +228,7 @@ func tracedMaintenance(s *scene, jaeger *collector) {
 	s.deletePods("r50-two")
 	s.Eventually(s.fleet.Manager.Log, soon, pace).Should(MatchRegexp(
 		`"The drain has ended".*NodeMaintenance="r50" pods=2 evictions=1 .*traceID=.* outcome="Drained"`))
+	s.Eventually(func() *v1alpha1.DrainOutcome { return s.stored("r50").Status.Outcome }, soon, pace).Should(HaveField("ReadTime", Not(BeNil())))
 	s.deleteMaintenances("r50")
 
 	trace := jaeger.traceOf(s, uid)
@@ -237,6 +238,7 @@ func tracedMaintenance(s *scene, jaeger *collector) {
 	s.Expect(trace.named("evacuate Pod")).To(HaveLen(2))
 	s.Expect(trace.childrenOf(trace.evacuationOf(two))).To(ContainElement(And(HaveField("Name", "await evacuator"),
 		HaveField("Tags", HaveKeyWithValue("capnm.waits_for", "evacuator "+evacuatorClass)))))
+	trace.expectOutcome(jaeger, uid, 2, 2)
 }
 
 // hangingCollector drains a Node while the manager's collector accepts connections and never answers.
