@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	. "github.com/onsi/gomega"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
@@ -57,6 +59,18 @@ func recordingOf(t *testing.T) string {
 		ends = append(ends, recording.Line{Time: at(2 + i), Pod: &free})
 	}
 	budget := recording.Line{Time: at(1), Budget: &recording.Budget{Name: "shop/web", Allowed: 2}}
+	search := recording.Application{Kind: "Deployment", Name: "shop/search-with-a-name-that-is-longer-than-a-narrow-screen", Replicas: 2}
+	for second, ready := range map[int]int32{1: 2, 2: 0, 500: 2} {
+		of := search
+		of.Ready = ready
+		waits = append(waits, recording.Line{Time: at(second), Application: &of})
+	}
+	slices.SortStableFunc(waits, func(a, b recording.Line) int { return a.Time.Compare(b.Time) })
+	outcome := recording.Line{Time: at(2 + pods), Outcome: &recording.Outcome{
+		Maintenance: "n0", Ended: at(pods), Pods: v1alpha1.EvictedPods{Evicted: 3, Ready: 1, Pending: 2},
+		Controllers: []recording.OutcomeOfController{{Controller: "Deployment shop/search", Pods: v1alpha1.EvictedPods{Evicted: 2, Pending: 2}}},
+	}}
+	ends = append(ends, outcome)
 	lines = append(append(append(append(lines, budget), waits...), ends...), recording.Line{Time: at(2 + pods), End: recording.EndStopped})
 	file, err := os.Create(filepath.Join(t.TempDir(), "recording.jsonl"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -171,6 +185,14 @@ func TestReport(t *testing.T) {
 		g.Expect(problems).To(BeEmpty())
 	})
 
+	t.Run("K76: the charts are legible on a narrow screen", func(t *testing.T) {
+		const width = 400
+		run(t, emulation.SetDeviceMetricsOverride(width, 800, 1, true))
+		defer run(t, emulation.ClearDeviceMetricsOverride())
+		NewWithT(t).Expect(value(t, narrow)).To(And(HaveKeyWithValue("page", BeNumerically("<=", width)), HaveKeyWithValue("chart", BeNumerically(">", width/2)),
+			HaveKeyWithValue("labels", BeNumerically(">=", 3)), HaveKeyWithValue("overlaps", BeZero())))
+	})
+
 	t.Run("K29: the page has a light and a dark theme, in which its text is legible", func(t *testing.T) {
 		g := NewWithT(t)
 		for theme, back := range map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"} {
@@ -178,7 +200,7 @@ func TestReport(t *testing.T) {
 			run(t, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}),
 				chromedp.CaptureScreenshot(&picture))
 			g.Expect(value(t, "getComputedStyle(document.body).backgroundColor")).To(Equal(back))
-			for _, element := range []string{"body", ".faint", "a", ".took"} {
+			for _, element := range []string{"body", ".faint", "a", ".took", ".took.hurt"} {
 				g.Expect(value(t, fmt.Sprintf(contrast, element))).To(BeNumerically(">=", 4.5), "%s in the %s theme", element, theme)
 			}
 			if directory := os.Getenv("SCREENSHOTS"); directory != "" {
@@ -187,6 +209,17 @@ func TestReport(t *testing.T) {
 		}
 	})
 }
+
+// narrow are the labels of the time axis that overlap, and the widths of what must fit a narrow screen.
+const narrow = `(() => {
+	const labels = [...document.querySelectorAll(".axis div")].map(axis => [...axis.children].map(label => label.getBoundingClientRect()).filter(label => label.width > 0));
+	return {
+		page: document.documentElement.scrollWidth,
+		chart: Math.min(...[...document.querySelectorAll("svg")].filter(chart => chart.clientWidth > 0).map(chart => chart.clientWidth)),
+		labels: Math.min(...labels.map(axis => axis.length)),
+		overlaps: labels.flatMap(axis => axis.slice(1).filter((label, i) => label.left < axis[i].right || label.height > 30)).length,
+	};
+})()`
 
 // contrast is the contrast of an element's text, as WCAG defines it.
 const contrast = `(() => {

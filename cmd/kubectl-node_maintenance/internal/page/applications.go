@@ -50,7 +50,7 @@ func applicationOf(e *recording.Effect, axis axis) application {
 	y := func(value int32) float64 {
 		return margin + (1-float64(value)/float64(most))*(applicationHeight-2*margin)
 	}
-	result := application{Ready: axis.steps(e.Ready, y), Hurt: axis.blocks(e.Hurt, applicationHeight-margin)}
+	result := application{Ready: axis.steps(e.Ready, y), Hurt: axis.blocks(e.Hurt, 0)}
 	if !e.IsShared {
 		result.Required = axis.steps(e.Required, y)
 	}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	results "github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 	"github.com/capnm/cluster-api-node-maintenance/drain/recording"
 )
 
@@ -13,6 +15,7 @@ const maxOutcomes = 100
 
 // outcome is what became of the evicted Pods of a drain.
 type outcome struct {
+	Class        string // how bad it is: bad, fair or fine
 	Name, Detail string
 	Controllers  []controller // with Pods that are not replaced by ready ones
 	More         int          // controllers that are not recorded
@@ -27,7 +30,7 @@ func (v *view) outcomes(h *recording.History) {
 	v.MoreOutcomes = len(h.Outcomes) - len(shown)
 	for i := range shown {
 		o := &shown[i]
-		result := outcome{Name: v.named(o.Cluster, o.Title()), Detail: clean(o.Sentence()), More: o.More}
+		result := outcome{Class: gravity(o.Pods), Name: v.named(o.Cluster, o.Title()), Detail: clean(o.Sentence()), More: o.More}
 		if o.Node != "" {
 			result.Name += clean(", Node " + o.Node)
 		}
@@ -39,6 +42,18 @@ func (v *view) outcomes(h *recording.History) {
 			result.Controllers = append(result.Controllers, controller{terminal.Clean(of.Controller, maxName), clean(of.Sentence())})
 		}
 		v.Outcomes = append(v.Outcomes, result)
+	}
+}
+
+// gravity says how bad it is what became of Pods.
+func gravity(pods v1alpha1.EvictedPods) string {
+	switch {
+	case pods.Pending+pods.NotReplaced > 0:
+		return "bad"
+	case !results.Settled(pods):
+		return "fair"
+	default:
+		return "fine"
 	}
 }
 

@@ -136,7 +136,7 @@ func TestWriteHTML(t *testing.T) {
 		g, h := NewWithT(t), historyOf("web", 41) // until second 100
 		page := written(t, h)
 		for _, text := range []string{
-			`<path class="ready" d="M 0 3H100V20H200M 400 3H1000"/>`, `<path class="required" d="M 0 11.5H1000"/>`, `<path class="none" d="M 100 37V40H200V37Z"/>`,
+			`<path class="ready" d="M 0 3H100V20H200M 400 3H1000"/>`, `<path class="required" d="M 0 11.5H1000"/>`, `<path class="none" d="M 100 0V40H200V0Z"/>`,
 			`<path class="drains" d="M 0 0V40H1000V0Z"/>`, "2 of 4 ready at least, budget 3; below the budget for 10 s",
 			"Applications with evacuated Pods: 1; below their PodDisruptionBudget for a time: 1; without a ready replica for a time: 0.",
 		} {
@@ -186,6 +186,19 @@ func TestWriteHTML(t *testing.T) {
 		} {
 			g.Expect(page).To(ContainSubstring(text))
 		}
+	})
+
+	t.Run("K76: the page marks in red which applications were hurt and which drains left Pods without a place, before all else", func(t *testing.T) {
+		g, h := NewWithT(t), historyOf("web", 1)
+		well := h.Effects[0]
+		well.Name, well.Hurt = "well", nil
+		h.Effects = append(h.Effects, well)
+		h.Outcomes = append(h.Outcomes, recording.Outcome{Maintenance: "unread", Pods: v1alpha1.EvictedPods{Evicted: 1, Unknown: 1}},
+			recording.Outcome{Maintenance: "done", Pods: v1alpha1.EvictedPods{Evicted: 2, Ready: 1, NotNeeded: 1}})
+		page := written(t, h)
+		g.Expect(strings.Count(page, `class="took hurt"`)).To(Equal(1))
+		g.Expect(page).To(MatchRegexp(`(?s)>Applications<.*class="took hurt".*>What became of the evicted Pods<.*"swatch bad"></span><strong>Machine web, .*` +
+			`"swatch fair"></span><strong>NodeMaintenance unread<.*"swatch fine"></span><strong>NodeMaintenance done<.*>What could be changed<`))
 	})
 
 	t.Run("K26: a recording without drains has a page", func(t *testing.T) {
