@@ -159,8 +159,8 @@ func TestDrainWhileItsPolicyIsReplaced(t *testing.T) {
 	})
 }
 
-// TestRunningMachineThatIsNotConfirmed: the API server cannot be asked whether the policy of a running Machine, or the label of its Cluster,
-// is gone.
+// TestRunningMachineThatIsNotConfirmed: the API server cannot be asked whether the policy of a running Machine, or the label of its
+// Cluster, is gone.
 func TestRunningMachineThatIsNotConfirmed(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	failing := apiServerOf(func(string) error { return errors.New("etcdserver: request timed out") }, provisionedCluster(), nil)
@@ -175,14 +175,14 @@ func TestRunningMachineThatIsNotConfirmed(t *testing.T) {
 		present         *metav1.Condition
 		unlabeled       bool // the Cluster has lost its label, instead of the Machine its policy
 	}{
-		"M157: the condition says why its maintenance stays as it is":           {stage: "Drain", reported: v1alpha1.ReasonReconcileFailed},
-		"M157: also that of a cordon":                                           {stage: "Cordon", reported: v1alpha1.ReasonReconcileFailed},
-		"M157: also why its hook stays although its Cluster has lost the label": {unlabeled: true, reported: v1alpha1.ReasonReconcileFailed},
-		"M157: but not without a maintenance that waits":                        {},
-		"M157: and not instead of the result of a maintenance that has completed": {
+		"M157: the condition says why the drain of a running Machine stays as it is":                    {stage: "Drain", reported: v1alpha1.ReasonReconcileFailed},
+		"M157: the condition says why the cordon of a running Machine stays as it is":                   {stage: "Cordon", reported: v1alpha1.ReasonReconcileFailed},
+		"M157: the condition says why a Machine keeps its hook although its Cluster has lost the label": {unlabeled: true, reported: v1alpha1.ReasonReconcileFailed},
+		"M157: a Machine without a maintenance gets no condition":                                       {},
+		"M157: the condition of a maintenance that has reached its stage stays": {
 			stage: "Drain", reported: v1alpha1.ReasonMachineDrained, present: &metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained},
 		},
-		"M157: or timed out": {
+		"M157: the condition of a drain that has timed out stays": {
 			stage: "Drain", reported: v1alpha1.ReasonTimedOut, present: &metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonTimedOut},
 		},
 	} {
