@@ -31,6 +31,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -305,7 +306,7 @@ func TestClusterThatIsNotInTheCache(t *testing.T) {
 			byName := func(object client.Object) []string { return []string{object.GetName()} }
 			cached := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine).Build()
 			r := &Reconciler{
-				Client: cached, Recorder: tracing.NewRecorder(t.Context(), nil), Clock: clock.RealClock{},
+				Client: cached, Recorder: tracing.NewRecorder(t.Context(), nil), Clock: clock.RealClock{}, Maintenances: &machinemaintenance.Requester{},
 				APIReader: fake.NewClientBuilder().WithScheme(newScheme()).WithIndex(cluster, "metadata.name", byName).WithObjects(tc.stored...).Build(),
 				Clusters:  workload.NewClusters(cached, clustercache.NewFakeEmptyClusterCache(), newScheme(), workload.Limits{}, clock.RealClock{}),
 			}

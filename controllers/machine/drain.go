@@ -256,6 +256,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	if err != nil {
 		return r.unreachable(ctx, s, err)
 	}
+	s.staysPaused = present != applied
 	if present == nil || present.Generation != applied.Generation {
 		r.endBlock(s)
 	}

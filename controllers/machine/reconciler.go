@@ -118,6 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			r.patches.Delete(request.NamespacedName)
 			r.handedOver.Delete(request.NamespacedName)
 			r.followed.Delete(request.NamespacedName)
+			r.Maintenances.Continue(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
@@ -127,6 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	defer r.endTurn(s) // also if a step panics
 	s.findHooks()
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
+		r.continueDrain(s)
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)
 	}
 	r.handedOver.Delete(request.NamespacedName)
@@ -144,7 +146,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return workload.Result(err)
 	}
+	r.continueDrain(s)
 	return result, nil
+}
+
+// continueDrain continues a drain that a pause has suspended, unless the Machine is paused, or its NodeMaintenance has just been updated:
+// then the cache must have the update first. If a step fails, the drain stays suspended until its drain timeout.
+func (r *Reconciler) continueDrain(s *scope) {
+	if !s.staysPaused && r.Maintenances.Continue(client.ObjectKeyFromObject(s.machine)) {
+		r.Clusters.Resume(s.nameOfCluster())
+	}
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result, error) {
@@ -153,8 +164,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	case err != nil:
 		return reconcile.Result{}, err
 	case machinedrain.IsPaused(s.cluster, machine):
+		s.staysPaused = true
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
+			r.Maintenances.Pause(client.ObjectKeyFromObject(machine))
 		}
 		r.memoryOf(machine).overdue = time.Time{}
 		return reconcile.Result{}, nil
@@ -325,8 +338,9 @@ type scope struct {
 
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
-	blind      bool // the drain cannot be observed, or something prevents it from beginning
-	confirming bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
+	staysPaused bool // the drain is suspended by a pause, also after it: see continueDrain
+	blind       bool // the drain cannot be observed, or something prevents it from beginning
+	confirming  bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool

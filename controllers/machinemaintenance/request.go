@@ -25,6 +25,8 @@ type Requester struct {
 	// Unread are the MachineDrainPolicies and MachineDrainRules that cannot be decoded.
 	Unread            *setaside.Objects
 	ManagementCluster string
+
+	paused sync.Map // the Machines whose drains stay suspended until Continue, by namespace and name: see Pause
 }
 
 // Request is a request for the NodeMaintenance of a Machine.

@@ -63,7 +63,28 @@ func (q *Requester) PolicyFor(
 	return selection, byName[selection.Unread]
 }
 
-// IsSuspended is machinedrain.IsSuspended. It reads the policy of the Machine only if that has hooks of other owners.
+// Pause suspends the drain of a paused Machine until Continue is called, also after the pause: the NodeMaintenance has the drain rules and
+// the settings of the time before until the machine controller has updated it.
+func (q *Requester) Pause(machine types.NamespacedName) { q.paused.Store(machine, true) }
+
+// Continue ends what Pause has begun. It reports whether the drain was suspended: then the workload cluster must be reconciled again.
+func (q *Requester) Continue(machine types.NamespacedName) (wasSuspended bool) {
+	_, wasSuspended = q.paused.LoadAndDelete(machine)
+	return wasSuspended
+}
+
+// awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine whose pause has ended, and is not
+// updated yet, see Pause.
+func (q *Requester) awaitsUpdate(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
+	if machine == nil || !m.Drains() || !machinedrain.IsOfManagementCluster(m, q.ManagementCluster) {
+		return false
+	}
+	_, awaits := q.paused.Load(types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name})
+	return awaits
+}
+
+// IsSuspended is machinedrain.IsSuspended, and also true if Pause has suspended the drain. It reads the policy of the Machine only if that
+// has hooks of other owners.
 func (q *Requester) IsSuspended(ctx context.Context, m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) (bool, error) {
 	var holding []machinedrain.Hook
 	if machine != nil && len(machinedrain.HoldingHooks(machine, nil)) > 0 {
@@ -73,7 +94,7 @@ func (q *Requester) IsSuspended(ctx context.Context, m *v1alpha1.NodeMaintenance
 		}
 		holding = machinedrain.HoldingHooks(machine, policy)
 	}
-	return machinedrain.IsSuspended(m, machine, holding, q.ManagementCluster), nil
+	return machinedrain.IsSuspended(m, machine, holding, q.ManagementCluster) || q.awaitsUpdate(m, machine), nil
 }
 
 // policyOf returns the policy whose settings apply to a Machine, nil if no policy selects it, if it cannot be decoded, or if the Cluster
