@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -29,6 +30,9 @@ type Rollout struct {
 // Machine is a Machine of a MachineDeployment, reduced to what decides.
 type Machine struct {
 	Name string
+	// MachineSet distinguishes the MachineSet of the Machine from others of its MachineDeployment. It is empty if the Machine moves from one
+	// to another, because it is updated in place.
+	MachineSet string
 	// Policy is rollout.outdatedNodes of the MachineDrainPolicy that the Machine follows, empty if it follows none.
 	Policy v1alpha1.OutdatedNodesPolicy
 	// Outdated means that the rollout replaces the Machine.
@@ -75,16 +79,28 @@ func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 	if !r.RollingUpdate {
 		return false, time.Time{}
 	}
-	updated := false
+	updated, outdated := false, r.outdatedSets()
 	var last time.Time
 	for _, m := range r.Machines {
-		updated = updated || !m.Outdated && m.Available && !m.Deleting
+		updated = updated || !m.Outdated && !outdated.Has(m.MachineSet) && m.Available && !m.Deleting
 		if m.LastProgress.After(last) {
 			last = m.LastProgress
 		}
 	}
 	until = last.Add(ProgressTimeout)
 	return updated && now.Before(until), until
+}
+
+// outdatedSets returns the MachineSets with an outdated Machine. All of their Machines are outdated: Cluster API says so of one after the
+// other, and of a paused one never.
+func (r Rollout) outdatedSets() sets.Set[string] {
+	all := sets.New[string]()
+	for _, m := range r.Machines {
+		if m.Outdated && m.MachineSet != "" {
+			all.Insert(m.MachineSet)
+		}
+	}
+	return all
 }
 
 // Observe reduces Cluster API's objects to a Rollout. policyOf returns the policy that a Machine follows, nil if it follows none.
@@ -126,6 +142,9 @@ func machineOf(machine *clusterv1.Machine, policy v1alpha1.OutdatedNodesPolicy) 
 		Available:    available != nil && available.Status == metav1.ConditionTrue,
 		Deleting:     !machine.DeletionTimestamp.IsZero(),
 		LastProgress: machine.CreationTimestamp.Time,
+	}
+	if !machinedrain.IsUpdatedInPlace(machine) {
+		m.MachineSet = machine.Labels[clusterv1.MachineDeploymentUniqueLabel]
 	}
 	if m.Deleting {
 		m.LastProgress = latest(m.LastProgress, machine.DeletionTimestamp.Time)

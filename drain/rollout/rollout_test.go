@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -62,6 +63,15 @@ func TestDecide(t *testing.T) {
 			rolling(outdated("a"), deleting(updated("new", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{},
 		},
 		{
+			"M169: does not count a Machine of an outdated MachineSet as updated, although its own condition does not say so yet",
+			rolling(ofSet("old", outdated("a")), ofSet("old", updated("b", true, began))), at(2), stages{"a": "Idle"}, time.Time{},
+		},
+		{
+			"M169: counts an updated Machine of another MachineSet",
+			rolling(ofSet("old", outdated("a")), ofSet("old", updated("b", true, began)), ofSet("new", updated("c", true, at(1)))), at(2),
+			stages{"a": "Cordon"}, at(11),
+		},
+		{
 			"M24: announces outdated Nodes with strategy OnDelete",
 			with(goingWell, func(r *rollout.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{},
 		},
@@ -108,6 +118,11 @@ func deleting(m rollout.Machine) rollout.Machine {
 	return m
 }
 
+func ofSet(machineSet string, m rollout.Machine) rollout.Machine {
+	m.MachineSet = machineSet
+	return m
+}
+
 func progress(m rollout.Machine, at time.Time) rollout.Machine {
 	m.LastProgress = at
 	return m
@@ -121,7 +136,7 @@ func TestCordonIsCareful(t *testing.T) {
 		byName := map[string]rollout.Machine{}
 		for i := range rapid.IntRange(0, 6).Draw(t, "Machines") {
 			m := rollout.Machine{
-				Name:     string(rune('a' + i)),
+				Name: string(rune('a' + i)), MachineSet: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "MachineSet"),
 				Policy:   rapid.SampledFrom([]v1alpha1.OutdatedNodesPolicy{"", "Ignore", "Announce", "Cordon", "Cordon"}).Draw(t, "policy"),
 				Outdated: rapid.Bool().Draw(t, "outdated"), Available: rapid.Bool().Draw(t, "available"), Deleting: rapid.Bool().Draw(t, "is deleted"),
 				LastProgress: at(rapid.IntRange(0, 30).Draw(t, "progress")),
@@ -132,7 +147,10 @@ func TestCordonIsCareful(t *testing.T) {
 		d := rollout.Decide(r, now)
 		room, last := false, time.Time{}
 		for _, m := range r.Machines {
-			room = room || !m.Outdated && m.Available && !m.Deleting
+			isOutdated := slices.ContainsFunc(r.Machines, func(of rollout.Machine) bool {
+				return of.Outdated && of.MachineSet == m.MachineSet && m.MachineSet != ""
+			})
+			room = room || !m.Outdated && !isOutdated && m.Available && !m.Deleting
 			if m.LastProgress.After(last) {
 				last = m.LastProgress
 			}
@@ -167,6 +185,9 @@ func TestOf(t *testing.T) {
 		}
 	}
 	available := condition(clusterv1.MachineAvailableCondition, "True", "Available", 5)
+	ofMachineSet, inPlace := machine(available), machine(available)
+	ofMachineSet.Labels = map[string]string{clusterv1.MachineDeploymentUniqueLabel: "old"}
+	inPlace.Labels, inPlace.Annotations = ofMachineSet.Labels, map[string]string{clusterv1.UpdateInProgressAnnotation: ""}
 	for _, test := range []struct {
 		name    string
 		machine clusterv1.Machine
@@ -184,6 +205,11 @@ func TestOf(t *testing.T) {
 		{
 			"M24: counts an updated Machine that becomes available as progress",
 			machine(condition("UpToDate", "True", "UpToDate", 0), available), rollout.Machine{Available: true, LastProgress: at(5)},
+		},
+		{"M169: knows the MachineSet of a Machine", ofMachineSet, rollout.Machine{MachineSet: "old", Available: true, LastProgress: at(5)}},
+		{
+			"M169: the condition of a Machine that is updated in place may be about its former MachineSet", inPlace,
+			rollout.Machine{Available: true, LastProgress: at(5)},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
