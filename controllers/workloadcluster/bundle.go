@@ -28,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // fieldManager is the field owner of the objects of the bundle in workload clusters.
@@ -316,15 +317,19 @@ func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unst
 		}
 		if finalizers := object.GetFinalizers(); blocking == "" && len(finalizers) > 0 {
 			blocking = fmt.Sprintf(", which waits for the finalizers of %s %s: %s", kind, strings.TrimPrefix(client.ObjectKeyFromObject(object).String(), "/"),
-				strings.Join(finalizers, ", "))
+				text.List(finalizers, namedFinalizers))
 		}
 	}
 	return fmt.Sprintf("Waiting for the deletion of CustomResourceDefinition %s by another actor to complete%s. It is recreated afterwards", crd.GetName(),
 		blocking), nil
 }
 
-// remainingLimit bounds the objects of a deleted CRD that one check reads.
-const remainingLimit = 500
+const (
+	// remainingLimit bounds the objects of a deleted CRD that one check reads.
+	remainingLimit = 500
+	// namedFinalizers is how many finalizers of one of them the condition of a Machine names. Tenants may add many.
+	namedFinalizers = 3
+)
 
 func isEstablished(crd *unstructured.Unstructured) bool {
 	conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
