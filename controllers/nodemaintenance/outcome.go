@@ -24,6 +24,7 @@ const afterDeletion = time.Minute
 // readOutcome reads what became of the Pods that a drain has evicted, when that is due. It is the last step, and its failures are no
 // failures of the drain: nothing waits for the outcome.
 func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
+	defer s.observeWithoutPlace()
 	before := s.maintenance.Status.Outcome
 	present := before.DeepCopy()
 	if drained := meta.FindStatusCondition(s.maintenance.Status.Conditions, v1alpha1.NodeMaintenanceDrained); drained != nil &&
@@ -75,8 +76,8 @@ func (r *Reconciler) evicted(s *scope, end metav1.Time) *v1alpha1.DrainOutcome {
 	return &evicted
 }
 
-// reportOutcome logs and exports what has changed, sets the metric, and writes an event if Pods have no place. For a deleted Machine, the
-// controller of drain outcomes does that.
+// reportOutcome logs and exports what has changed, and writes an event if Pods have no place. For a deleted Machine, the controller of
+// drain outcomes does that.
 func (r *Reconciler) reportOutcome(ctx context.Context, s *scope, before *v1alpha1.DrainOutcome) {
 	if s.servesDeletion() {
 		return
@@ -86,16 +87,21 @@ func (r *Reconciler) reportOutcome(ctx context.Context, s *scope, before *v1alph
 	if before == nil || before.Pods != present.Pods {
 		ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "pods", outcome.Summary(present.Pods))
 	}
-	without := outcome.WithoutPlace(present, s.now)
-	if without == 0 {
-		forgetWithoutPlace(s.request)
-		return
-	}
-	drainoutcome.ObserveWithoutPlace(sourceOf(s.request), map[types.NamespacedName]int32{s.request.Cluster: without})
-	if before == nil || outcome.WithoutPlace(before, s.now) == 0 {
+	if outcome.WithoutPlace(present, s.now) > 0 && (before == nil || outcome.WithoutPlace(before, s.now) == 0) {
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, drainoutcome.EventPodsWithoutPlace,
 			outcome.WithoutPlaceMessage(present, "NodeMaintenance "+s.maintenance.Name))
 	}
+}
+
+// observeWithoutPlace sets the metric to the stored outcome, which counts for a limited time. For a deleted Machine, the controller of
+// drain outcomes does that.
+func (s *scope) observeWithoutPlace() {
+	stored := s.maintenance.Status.Outcome
+	if stored == nil || s.servesDeletion() || outcome.WithoutPlace(stored, s.now) == 0 {
+		forgetWithoutPlace(s.request)
+		return
+	}
+	drainoutcome.ObserveWithoutPlace(sourceOf(s.request), map[types.NamespacedName]int32{s.request.Cluster: outcome.WithoutPlace(stored, s.now)})
 }
 
 // forgetWithoutPlace drops the Pods without a place of a NodeMaintenance from the metric.
