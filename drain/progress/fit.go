@@ -34,13 +34,13 @@ const (
 // modifies the given statuses. The rest of the status must be set before.
 func Fit(m *v1alpha1.NodeMaintenance, nodes []v1alpha1.NodeMaintenanceNodeStatus) {
 	m.Status.NodeStatuses, m.Status.DrainTargetSets = nil, nil
-	f := fitting{room: max(MaxSize-reserve-size(m), minRoom), nodes: nodes, cut: make([]bool, len(nodes))}
+	f := fitting{nodes: nodes, cut: make([]bool, len(nodes))}
 	f.leaveOut(MaxNodes)
-	if len(nodes) > inlineNodes || size(nodes) > f.room {
-		full := slices.Clone(f.nodes)
-		f.outline()
-		f.shareTargets(full)
-		f.explain(full)
+	if len(nodes) > inlineNodes || size(nodes) > minRoom { // else they fit, whatever the size of the spec
+		f.room = max(MaxSize-reserve-size(m), minRoom)
+		if len(nodes) > inlineNodes || size(nodes) > f.room {
+			f.shorten()
+		}
 	}
 	m.Status.NodeStatuses, m.Status.DrainTargetSets = f.nodes, f.sets
 	m.Status.Summary.Truncated = f.truncated()
@@ -70,6 +70,14 @@ func (f *fitting) take(length int) bool {
 	}
 	f.room -= length
 	return true
+}
+
+// shorten omits what does not fit from the status of the Nodes.
+func (f *fitting) shorten() {
+	full := slices.Clone(f.nodes)
+	f.outline()
+	f.shareTargets(full)
+	f.explain(full)
 }
 
 // leaveOut omits all but the first n Nodes.

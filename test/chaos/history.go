@@ -124,6 +124,16 @@ type Side struct {
 	Audit    controlplane.Events
 	Clock    Clock
 	Versions []Version // in the order of their revisions
+
+	ofManager controlplane.Events // see byManager
+}
+
+// byManager returns the requests of our manager: read only. The record does not change from then on.
+func (s *Side) byManager() controlplane.Events {
+	if s.ofManager == nil {
+		s.ofManager = s.Audit.WithUserAgent(fleet.ManagerAgent)
+	}
+	return s.ofManager
 }
 
 // Version is one stored version of an object.
@@ -342,7 +352,7 @@ func (r removal) succeeded() bool { return r.Code >= 200 && r.Code < 300 }
 func (h *History) removals() []removal {
 	lives := h.Workload.lives()
 	var all []removal
-	for _, event := range h.Workload.Audit.WithUserAgent(fleet.ManagerAgent) {
+	for _, event := range h.Workload.byManager() {
 		eviction := event.Verb == "create" && event.Subresource == "eviction"
 		deletion := event.Verb == "delete" && event.Subresource == ""
 		if event.Resource != "pods" || !eviction && !deletion || event.IsCutOff() {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // Reconciliations are how often each controller of the managers has reconciled until a time.
@@ -49,7 +48,7 @@ func requestedForReasons(h *History) []string {
 	var found []string
 	for _, side := range []*Side{&h.Workload, &h.Management} {
 		counts := map[repeated]int{}
-		for _, request := range side.Audit.WithUserAgent(fleet.ManagerAgent) {
+		for _, request := range side.byManager() {
 			if request.Verb != "watch" && request.Resource != "events" && request.Resource != "leases" {
 				counts[repeated{request.Requested.Truncate(time.Minute), request.Verb, request.URI, request.Name}]++
 			}

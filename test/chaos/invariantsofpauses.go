@@ -12,7 +12,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
-	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // pausesRespected checks that the manager changes nothing of a paused Cluster, in neither cluster, and of a paused Machine neither the
@@ -74,7 +73,7 @@ func isHeldByHooks(m *clusterv1.Machine) bool { return len(machinedrain.HoldingH
 
 // changes returns the requests of our manager that change objects other than events.
 func (h *History) changes(side *Side) controlplane.Events {
-	return side.Audit.WithUserAgent(fleet.ManagerAgent).Writes().Where(func(e controlplane.Event) bool { return e.Resource != "events" && e.Resource != "leases" })
+	return side.byManager().Writes().Where(func(e controlplane.Event) bool { return e.Resource != "events" && e.Resource != "leases" })
 }
 
 // requestedIn returns the requests in periods in which something must not change, from when the manager must have observed that.

@@ -39,7 +39,7 @@ func (r release) String() string {
 // allReleases returns the removals of the hook by any actor, by the versions of the Machines: the audit log has no request that was cut off
 // by the death of its API server.
 func (h *History) allReleases() []release {
-	requests := h.Management.Audit.WithUserAgent(fleet.ManagerAgent).Resource("machines").Where(fleet.ReleasesHook)
+	requests := h.Management.byManager().Resource("machines").Where(fleet.ReleasesHook)
 	var all []release
 	for _, versions := range timelines[*clusterv1.Machine](&h.Management, machineKeys) {
 		for i, version := range versions {

@@ -7,6 +7,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -71,6 +72,7 @@ func establish(k *resource, object client.Object) (client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	definition = ptr.To(*definition)
 	definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{
 		Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
 			{

@@ -54,7 +54,7 @@ func decodePatch(patchType types.PatchType, document []byte) (decodedPatch, erro
 	if patchType == types.JSONPatchType {
 		return patch, nil
 	}
-	if patchType == types.ApplyYAMLPatchType {
+	if patchType == types.ApplyYAMLPatchType && !json.Valid(document) {
 		var err error
 		if patch.document, err = yaml.YAMLToJSON(document); err != nil {
 			return patch, errors.WithStack(err)

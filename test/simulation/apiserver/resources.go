@@ -150,10 +150,10 @@ func (s *Server) define(definition *apiextensionsv1.CustomResourceDefinition) {
 	s.setGoType(k)
 }
 
-// definitionOf returns a stored CustomResourceDefinition as its Go type.
+// definitionOf returns a stored CustomResourceDefinition as its Go type: read only.
 func definitionOf(object client.Object) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if definition, ok := object.(*apiextensionsv1.CustomResourceDefinition); ok {
-		return definition.DeepCopy(), nil
+		return definition, nil
 	}
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	encoded, err := json.Marshal(object)

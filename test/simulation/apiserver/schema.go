@@ -17,7 +17,7 @@ type customSchema struct {
 	source     *apiextensionsv1.CustomResourceValidation
 	structural *structuralschema.Structural
 	defaults   bool // it has any
-	ofStatus   bool // it has any in the status
+	ofStatus   bool // it has any in a status that is not empty
 }
 
 // schemas caches the parsed schemas by kind: many servers in a row define the same kinds, and parsing takes longer than a simulation.
@@ -45,8 +45,9 @@ func (s *Server) schemaOf(k *resource) (*customSchema, error) {
 		if err != nil {
 			return nil, errors.Wrapf(err, "schema of %s", k.gvk())
 		}
-		status, hasStatus := structural.Properties["status"]
-		parsed = &customSchema{validation, structural, hasDefaults(structural), hasStatus && hasDefaults(&status)}
+		status := structural.Properties["status"]
+		status.Default.Object = nil
+		parsed = &customSchema{validation, structural, hasDefaults(structural), hasDefaults(&status)}
 		schemas.Store(k.gvk(), parsed)
 	}
 	s.mu.Lock()
@@ -72,13 +73,19 @@ func hasDefaults(schema *structuralschema.Structural) bool {
 	return schema.AdditionalProperties != nil && hasDefaults(schema.AdditionalProperties.Structural)
 }
 
+// hasStatus returns whether the status of an object of a Go type is not empty.
+func hasStatus(object client.Object) bool {
+	status := reflect.ValueOf(object).Elem().FieldByName("Status")
+	return status.IsValid() && !status.IsZero()
+}
+
 // applyDefaults returns a custom resource with the defaults of its schema. Of the subresource status, only the status is stored.
 func (s *Server) applyDefaults(k *resource, subresource string, object client.Object) (client.Object, error) {
 	if !k.custom {
 		return object, nil
 	}
 	schema, err := s.schemaOf(k)
-	if err != nil || !schema.defaults || subresource == "status" && !schema.ofStatus {
+	if err != nil || !schema.defaults || subresource == "status" && !schema.ofStatus && hasStatus(object) {
 		return object, err
 	}
 	content, err := toContent(object)
