@@ -165,7 +165,7 @@ func (s *surging) started() time.Time {
 // await waits until all replicas are available. It ends the surge if a new Pod is refused, or cannot run for as long as the owner of the
 // Deployment gives to its rollouts: progressDeadlineSeconds of the Deployment. The pods are those of this round that still wait.
 func (s *surging) await(way way, pods []Leaving, late []Report) Decision {
-	d := Decision{Reports: late, RequeueAt: firstDeadline(pods)}
+	d := Decision{Reports: slices.Concat(late, s.renew()), RequeueAt: firstDeadline(pods)}
 	if at := s.nextRead(); at.Before(d.RequeueAt) {
 		d.RequeueAt = at
 	}

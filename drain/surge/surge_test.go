@@ -223,6 +223,30 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("refused %v, %d Evacuations remain after %s", w.refusals, len(w.evacuations), w.now.Sub(begin))
 		}
 	})
+	t.Run("E24: reports progress for Pods that wait for a later round also while the new Pods of a round take long", func(t *testing.T) {
+		w := deployed(3).evacuated(3, always)
+		for w.now.Before(begin.Add(2 * time.Minute)) { // the first round
+			w.step()
+			w.settle()
+			w.now = w.now.Add(time.Minute)
+		}
+		for w.baseline() == nil || !w.baseline().Raised { // of the second one
+			w.step()
+			w.observe()
+		}
+		for w.now.Before(w.observed().Leaving[0].Deadline.Add(-time.Minute)) {
+			w.replicate()
+			w.observe()
+			w.step()
+			w.now = w.now.Add(30 * time.Second)
+		}
+		if len(w.observed().Leaving) != 2 {
+			t.Fatalf("a Pod that waits has missed its deadline: %v", w.reports)
+		}
+		if w.run(); len(w.refusals) > 0 {
+			t.Errorf("refused: %v", w.refusals)
+		}
+	})
 	t.Run("E24: evicts the marked Pod when the ReplicaSet deletes another one", func(t *testing.T) {
 		w := deployed(1).evacuated(1, always)
 		surge.Mark(&w.pods[0].Pod)
