@@ -94,7 +94,7 @@ func ofServer(err error, response metav1.Status, responded bool) refusal {
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		return refusal{reason: v1alpha1.ReasonAPIServerBusy, message: "The API server does not process the eviction now: " + unstructured(response)}
-	case isAdmission(err):
+	case workload.IsAdmission(err):
 		return refusal{reason: v1alpha1.ReasonAdmissionRefused, message: "Admission refused the eviction: " + said}
 	default:
 		return refusal{reason: v1alpha1.ReasonEvictionRefused, message: "The API server refused the eviction: " + said}
@@ -152,11 +152,6 @@ func causesOf(response metav1.Status) []metav1.StatusCause {
 		return nil
 	}
 	return response.Details.Causes
-}
-
-// isAdmission reports whether the error has a reason that the API server's admission uses for refusals.
-func isAdmission(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // isTimeout reports whether the request timed out, in the API server or in the client.

@@ -127,6 +127,11 @@ func conflictKind(err error) string {
 	return status.Status().Details.Kind
 }
 
+// IsAdmission reports whether the error has a reason that the API server's admission uses for refusals.
+func IsAdmission(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
 // IgnoreDoesNotExist returns nil if lookup.DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads
 // from a cache may use client.IgnoreNotFound: no proxy answers them.
 func IgnoreDoesNotExist(err error) error {

@@ -64,6 +64,8 @@ const (
 	RestartReverted Refusal = "RestartReverted"
 	// Interrupting means that a restart could make replicas unavailable, because of maxUnavailable or maxSurge of the Deployment.
 	Interrupting Refusal = "RolloutInterrupts"
+	// WriteRefused means that the API server refuses a write of the surge, because of an admission policy for example.
+	WriteRefused Refusal = "WriteRefused"
 	// Managed means that another object controls the Deployment, and would revert a restart.
 	Managed Refusal = "DeploymentManaged"
 )
@@ -111,7 +113,7 @@ func begin(o Observation) Decision {
 		b.Autoscaler = &AutoscalerBaseline{Name: autoscaler.Name, UID: autoscaler.UID, MinReplicas: autoscaler.Spec.MinReplicas}
 	}
 	b.Surged, b.Pods = declared+int32(surge), refs(waiting[:surge]) //nolint:gosec // at most maxPods
-	d := Decision{Deployment: o.Deployment.DeepCopy(), Reports: reports}
+	d := Decision{Deployment: o.Deployment.DeepCopy(), Reports: reports, Serves: waiting}
 	SetBaseline(d.Deployment, b)
 	return d
 }

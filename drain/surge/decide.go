@@ -73,6 +73,8 @@ type Decision struct {
 	Mark, Unmark []PodRef
 	Reports      []Report
 	Event        *Event
+	// Serves are the Pods for which the writes add replicas. It is empty if they end a surge. See Refuse.
+	Serves []Leaving
 	// RequeueAt is when to reconcile again without an event. Zero: only on the next event.
 	RequeueAt time.Time
 }
@@ -110,6 +112,8 @@ const (
 	lastMargin = 10 * time.Second
 	// UnreadyTime is how long a Pod to be removed is not ready before the surge does not wait for it to be available.
 	UnreadyTime = 30 * time.Second
+	// refusedTime is how long the API server refuses a write before the surge ends: a role or a policy may just be changed.
+	refusedTime = 30 * time.Second
 	// HeldInterval is the interval of reconciliations while a Pod is suspended.
 	HeldInterval = 10 * time.Second
 )
@@ -245,12 +249,13 @@ func (s *surging) next() Decision {
 			Deployment: way.raiseDeployment(), Autoscaler: way.raiseAutoscaler(),
 			Reports: append(late, s.report(serving, EventSurged, s.scalingMessage())...),
 			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
+			Serves:  s.Leaving,
 		}
 	case !s.available():
 		return s.await(way, serving, late)
 	}
 	if unmarked, _ := partition(serving, func(l Leaving) bool { return !l.Marked }); len(unmarked) > 0 {
-		return Decision{Reports: late, Mark: refs(unmarked), RequeueAt: firstDeadline(serving)}
+		return Decision{Reports: late, Mark: refs(unmarked), Serves: s.Leaving, RequeueAt: firstDeadline(serving)}
 	}
 	return s.complete(way, serving, late)
 }

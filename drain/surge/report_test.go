@@ -2,9 +2,11 @@ package surge_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/pkg/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,6 +33,56 @@ func TestReportWithManyConditions(t *testing.T) {
 			t.Errorf("got %+v", e.Status)
 		}
 	})
+}
+
+func TestRefusedWrites(t *testing.T) {
+	begun := func() *world { return deployed(2).evacuated(2, v1alpha1.SurgeAlways) }
+	started := func() *world {
+		w := surged(2, 2)
+		w.settle()
+		return w
+	}
+	for name, tc := range map[string]struct {
+		decide func() (surge.Decision, *world)
+		pods   int
+	}{
+		"the record of the surge": {func() (surge.Decision, *world) { w := begun(); return surge.Decide(w.observed()), w }, 2},
+		"the number of replicas":  {func() (surge.Decision, *world) { w := begun(); w.step(); return surge.Decide(w.observed()), w }, 2},
+		"minReplicas": {func() (surge.Decision, *world) {
+			w := begun().scaledBy(1, 5)
+			w.step()
+			return surge.Decide(w.observed()), w
+		}, 2},
+		"the deletion cost of Pods": {func() (surge.Decision, *world) { w := started(); return surge.Decide(w.observed()), w }, 2},
+		"a restart": {func() (surge.Decision, *world) {
+			r := restarted(1).drained(1, begin)
+			r.step()
+			return surge.Decide(r.observed()), r.world
+		}, 1},
+		"not the write that scales back": {func() (surge.Decision, *world) { w := started(); w.step(); return surge.Decide(w.observed()), w }, 0},
+		"not the write that reverts the surge": {func() (surge.Decision, *world) {
+			w := started()
+			clear(w.evacuations)
+			return surge.Decide(w.observed()), w
+		}, 0},
+	} {
+		t.Run("E92: the surge ends when the API server has refused a write for half a minute: "+name, func(t *testing.T) {
+			d, w := tc.decide()
+			denied := errors.New(`patching Deployment shop/web: admission webhook "no.example.com" denied the request: not by hand`)
+			if got := d.Refuse(denied, w.now.Add(29*time.Second)); len(got) > 0 {
+				t.Errorf("it ends at once: %v", got)
+			}
+			got := d.Refuse(denied, w.now.Add(30*time.Second))
+			if len(got) != tc.pods {
+				t.Fatalf("got %v", got)
+			}
+			for _, report := range got {
+				if report.Refusal != surge.WriteRefused || !strings.Contains(report.Message, "denied the request: not by hand") {
+					t.Errorf("got %v", report)
+				}
+			}
+		})
+	}
 }
 
 func TestReports(t *testing.T) {

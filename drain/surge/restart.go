@@ -129,7 +129,7 @@ func (r *restart) begin(pods []Leaving) Decision {
 	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(reported.Unix(), 10) // so that a second write begins no other rollout
 	restarted := labels.Set{v1alpha1.RestartedAt: at}
 	d.Spec.Template.Annotations, d.Labels = labels.Merge(d.Spec.Template.Annotations, restarted), labels.Merge(d.Labels, restarted)
-	return Decision{Deployment: d, Event: &Event{Reason: EventRestarted, Message: r.restartingMessage()}}
+	return Decision{Deployment: d, Event: &Event{Reason: EventRestarted, Message: r.restartingMessage()}, Serves: pods}
 }
 
 func (r *restart) refuse(pod Leaving, refusal Refusal, why string) {

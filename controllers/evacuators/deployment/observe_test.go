@@ -18,10 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestUnscheduled(t *testing.T) {
@@ -127,6 +129,44 @@ func TestAnswerOfProxy(t *testing.T) {
 		g.Expect((&Reconciler{}).apply(t.Context(), s, surge.Decision{Deployment: changed})).To(MatchError(proxy))
 		g.Expect(s.changePod(t.Context(), &corev1.Pod{}, surge.Mark)).To(MatchError(proxy))
 	})
+}
+
+func TestRefusedWrite(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		answer error
+		reason string
+	}{
+		"E92: reports that admission refuses a write of a surge": {
+			apierrors.NewForbidden(appsv1.Resource("deployments"), "web", errors.New("not by hand")), string(surge.WriteRefused),
+		},
+		"E92: does not report a conflict":        {apierrors.NewConflict(appsv1.Resource("deployments"), "web", errors.New("modified")), ""},
+		"E92: does not report an internal error": {apierrors.NewInternalError(errors.New("failed calling webhook")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, d := NewWithT(t), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+			e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-web"}}
+			watched := fakes.Builder(e).WithStatusSubresource(e).Build()
+			g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+			s := &scope{
+				key: client.ObjectKeyFromObject(d), observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
+				live: interceptor.NewClient(fakes.Client(), interceptor.Funcs{
+					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+						return tc.answer
+					},
+				}),
+				assignments: map[types.UID]assignment.Assignment{"pod": {Evacuation: e, Pod: &corev1.Pod{}}},
+			}
+			err := (&Reconciler{Clusters: &workload.Clusters{}}).apply(t.Context(), s, surge.Decision{
+				Deployment: d, Serves: []surge.Leaving{{PodRef: surge.PodRef{UID: "pod"}, Progress: now.Add(-time.Minute)}},
+			})
+			g.Expect(err).To(MatchError(tc.answer))
+			g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+			refused, _ := surge.RefusedIn(e)
+			g.Expect(string(refused.Refusal)).To(Equal(tc.reason))
+			g.Expect(e.Status.ActiveEvacuatorCompleted).To(Equal(tc.reason != ""))
+		})
+	}
 }
 
 func TestObserveUnready(t *testing.T) {

@@ -83,11 +83,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 
 // apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.
 func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) error {
-	for _, report := range d.Reports {
+	if err := r.reportAll(ctx, s, d.Reports); err != nil {
+		return err
+	}
+	err := r.write(ctx, s, d)
+	if workload.IsAdmission(err) {
+		if err := r.reportAll(ctx, s, d.Refuse(err, s.observed.Now)); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (r *Reconciler) reportAll(ctx context.Context, s *scope, reports []surge.Report) error {
+	for _, report := range reports {
 		if err := r.report(ctx, s, report); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func (r *Reconciler) write(ctx context.Context, s *scope, d surge.Decision) error {
 	for _, pod := range d.Mark {
 		if err := s.changePod(ctx, s.assignments[pod.UID].Pod, surge.Mark); err != nil {
 			return err
