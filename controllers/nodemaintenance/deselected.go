@@ -29,7 +29,14 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	if err != nil {
 		return false, err
 	}
+	_, byName := nodeselection.Names(s.maintenance)
 	for _, node := range nodes {
+		if byName { // it selected the Node in stage Idle, and has only set conditions
+			if r.hasLeftConditions(s, node) {
+				s.unrestored, s.changesOthers = append(s.unrestored, node.Name), true
+			}
+			continue
+		}
 		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
 		if !slices.ContainsFunc(s.othersOn(node), (*v1alpha1.NodeMaintenance).Drains) {
 			if err := r.withdrawAll(ctx, s, node, nil); err != nil {
@@ -39,9 +46,6 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 		if r.holdsNodes(s) {
 			s.unrestored = append(s.unrestored, node.Name)
 			continue
-		}
-		if r.hasLeftConditions(s, node) {
-			s.unrestored, s.changesOthers = append(s.unrestored, node.Name), true
 		}
 		err := r.uncordonNode(ctx, s, node, cordon.Restore)
 		if workload.IsAnswer(err) {
@@ -54,12 +58,8 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	return true, nil
 }
 
-// hasLeftConditions reports whether a NodeMaintenance that selects by name has left conditions on a Node that it no longer selects: it
-// has selected the Node in stage Idle.
+// hasLeftConditions reports whether a Node that the NodeMaintenance no longer selects has conditions that must change.
 func (r *Reconciler) hasLeftConditions(s *scope, node *corev1.Node) bool {
-	if _, byName := nodeselection.Names(s.maintenance); !byName { // updateNodeConditions considers all Nodes
-		return false
-	}
 	set, remove := nodecondition.Changes(r.latest(s, node).Status.Conditions, nodecondition.Wanted(selecting(node, viewsOf(s.others))), s.now)
 	return len(set)+len(remove) > 0
 }

@@ -98,6 +98,7 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
 			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}}
 			a, b := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}}
+			a.Annotations, a.Spec.Unschedulable = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}, true // by a NodeMaintenance that is recreated
 			a.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeMaintenancePlanned, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}}
 			refuses := true
 			server := fakes.Builder(m, a, b).WithStatusSubresource(m, a).
@@ -144,6 +145,7 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 			for range 2 {
 				reconcile()
 				g.Expect(a.Status.Conditions).To(BeEmpty())
+				g.Expect(a.Spec.Unschedulable).To(BeTrue(), "stage Idle has cordoned nothing")
 			}
 			g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
 			g.Expect(nodesInStatus(stored).Has("a")).To(Equal(stage == v1alpha1.StageComplete), "the status of a completed NodeMaintenance stays")
