@@ -73,7 +73,8 @@ type unendedDrain struct {
 }
 
 // observeUnended records what the drain of a Machine waits for. It counts from the start of stage Drain, which is kept while it cannot be
-// read, and before that from the request.
+// read, and before that from the request. A start in the future would prevent the alert: a user of the workload cluster may have written
+// it.
 func observeUnended(s *scope, reason string) {
 	requested, machine := machinedrain.RequestedAt(s.machine), client.ObjectKeyFromObject(s.machine)
 	if requested == nil || reason == "" {
@@ -84,7 +85,7 @@ func observeUnended(s *scope, reason string) {
 	before, known := unended.machines[machine]
 	drain := unendedDrain{s.machine.Spec.ClusterName, reason, *requested}
 	if s.maintenance != nil {
-		if began := s.maintenance.StageStart(v1alpha1.StageDrain); began != nil && began.After(drain.start) {
+		if began := s.maintenance.StageStart(v1alpha1.StageDrain); began != nil && began.After(drain.start) && !began.After(s.now) {
 			drain.start = *began
 		}
 	} else if before.start.After(drain.start) {

@@ -70,7 +70,7 @@ func TestDrainMetrics(t *testing.T) {
 func TestOldestDrain(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	drain := func(name, cluster string, requested time.Duration) *scope {
-		s := &scope{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		s := &scope{now: begin.Add(24 * time.Hour), machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "oldest", Name: name, DeletionTimestamp: &metav1.Time{Time: begin.Add(requested)},
 		}}}
 		s.machine.Spec.ClusterName = cluster
@@ -118,6 +118,9 @@ func TestOldestDrain(t *testing.T) {
 		},
 		{"the deletion after a drain in place is a new start", func() { observeUnended(started(b, -time.Hour), v1alpha1.ReasonWaitingForVolumeDetach) },
 			map[string]time.Duration{"c1 WaitingForVolumeDetach": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{"a start in the future, which a user of the workload cluster may write, does not count",
+			func() { observeUnended(started(other, 48*time.Hour), v1alpha1.ReasonMachineDraining) },
+			map[string]time.Duration{"c1 WaitingForVolumeDetach": 2 * time.Minute, "c1 WaitingForWorkloadCluster": time.Hour, "c2 Draining": time.Hour}},
 		{"a drain that has ended is forgotten", func() {
 			for _, s := range []*scope{a, b, other} {
 				removeDrainMetrics(client.ObjectKeyFromObject(s.machine))
