@@ -133,14 +133,17 @@ func (r *Recorder) ForgetCluster(cluster types.NamespacedName) {
 	maps.DeleteFunc(r.drains, func(maintenance workload.Request, _ *drain) bool { return maintenance.Cluster == cluster })
 }
 
-// continued returns the beginning of the history of a drain that continues this one, empty if this one has ended.
+// continued returns the history of a drain that continues this one, empty if this one has ended. The history of this one begins again,
+// because another reconciliation may still use it.
 func (d *drain) continued() history.Drain {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.history.Ended() {
 		return history.Drain{}
 	}
-	return d.history.Continued()
+	continued := d.history.Continued()
+	d.history = history.Drain{}
+	return continued
 }
 
 func (d *drain) hasEnded() bool {

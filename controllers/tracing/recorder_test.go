@@ -94,18 +94,22 @@ func TestOutcome(t *testing.T) {
 	t.Run("M151: after a restart of the manager, it also has those that only the status counts", func(t *testing.T) {
 		NewWithT(t).Expect(drained(t, start.Add(time.Minute))).To(Equal(v1alpha1.EvictedPods{Evicted: 3, Unknown: 3}))
 	})
+	named := func(name string) history.Pod {
+		other := pod
+		other.Object = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: pod.Object.Spec}
+		return other
+	}
 	t.Run("M168: the outcome of a deletion has the Pods of the drain in place that it continues", func(t *testing.T) {
 		g, r := NewWithT(t), NewRecorder(t.Context(), nil)
 		inPlace := history.Trace{Root: "nm", Cluster: request.Cluster, Maintenance: "nm", Node: "n"}
 		r.Observe(request, inPlace, history.Observation{Pods: []history.Pod{pod}, Nodes: sets.New("n")}, start.Add(time.Second))
-		r.Observe(request, inPlace, history.Observation{Nodes: sets.New("n")}, start.Add(2*time.Second))
 		later := start.Add(time.Hour)
-		last := pod
-		last.Object = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "last", UID: "last"}, Spec: pod.Object.Spec}
-		r.Observe(request, trace, history.Observation{Pods: []history.Pod{last}, Nodes: sets.New("n")}, later)
-		r.Observe(request, trace, history.Observation{Nodes: sets.New("n")}, later.Add(time.Second))
-		outcome := r.Outcome(request, trace, start, 2, later.Add(time.Second))
-		g.Expect(outcome.Applications).To(ConsistOf(HaveField("Controller", "Pod /p"), HaveField("Controller", "Pod /last")))
+		r.Observe(request, inPlace, history.Observation{Pods: []history.Pod{named("meanwhile")}, Nodes: sets.New("n")}, later)
+		r.Observe(request, trace, history.Observation{Pods: []history.Pod{named("last")}, Nodes: sets.New("n")}, later.Add(time.Second))
+		r.Observe(request, trace, history.Observation{Nodes: sets.New("n")}, later.Add(2*time.Second))
+		outcome := r.Outcome(request, trace, start, 3, later.Add(2*time.Second))
+		g.Expect(outcome.Applications).To(ConsistOf(
+			HaveField("Controller", "Pod /p"), HaveField("Controller", "Pod /meanwhile"), HaveField("Controller", "Pod /last")))
 		g.Expect(outcome.Message).To(BeEmpty(), "the manager was not restarted")
 	})
 	t.Run("M168: it has no Pods of a maintenance that was completed", func(t *testing.T) {

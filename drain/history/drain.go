@@ -184,9 +184,12 @@ func (d *Drain) EndOfDrain(recorded time.Time) time.Time {
 // Ended reports whether the drain has ended.
 func (d *Drain) Ended() bool { return d.ended }
 
-// Continued returns a drain that continues this one in another trace. It has the Pods whose evacuation has ended. That of the others begins
-// again.
-func (d *Drain) Continued() Drain { return Drain{summary: d.summary, evicted: d.evicted} }
+// Continued returns a drain that continues this one, which must not be used any more, in another trace: that may have the same steps.
+func (d *Drain) Continued() Drain {
+	continued := *d
+	continued.finished = map[Step]bool{}
+	return continued
+}
 
 // Summary returns the summary of the evacuations that have ended.
 func (d *Drain) Summary() Summary { return d.summary }
@@ -194,10 +197,7 @@ func (d *Drain) Summary() Summary { return d.summary }
 // begin initializes the drain. Steps below the published targets were finished, and reported, by an earlier manager.
 func (d *Drain) begin(o Observation, now time.Time) {
 	d.pods, d.steps, d.finished = map[types.UID]*evacuating{}, map[Step]*stepState{}, map[Step]bool{}
-	d.attempts = map[types.UID]int{}
-	if d.summary.Since.IsZero() { // otherwise, it continues another drain
-		d.summary.Since = now
-	}
+	d.attempts, d.summary.Since = map[types.UID]int{}, now
 	reached := o.reached()
 	d.earlier = func(step Step) bool {
 		last, known := reached[step.Type]
