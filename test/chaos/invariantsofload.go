@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
 )
 
 // Reconciliations are how often each controller of the managers has reconciled until a time.

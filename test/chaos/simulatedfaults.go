@@ -40,7 +40,7 @@ func simulatedFaults() []fault {
 		"manager-frozen":                     isolateManager,
 		admitFailing:                         refuseInfrastructure,
 		"evacuations-refused":                refuseEvacuations(quotaExceeded),
-		"evictions-refused":                  refuseEvictions(failEvictions),
+		evictionsRefused:                     refuseEvictions(failEvictions),
 	}
 	unsimulated := []string{"workload-etcd-killed", "workload-etcd-frozen", "management-etcd-killed", "management-etcd-frozen", clockWrong}
 	var table []fault

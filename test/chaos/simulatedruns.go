@@ -115,6 +115,9 @@ func (s *Schedule) stretch(factor int32) {
 		if isOutage(step.Fault) { // the invariants consider requests up to lag after their cause
 			step.For = min(step.For, lag-appearance)
 		}
+		if step.Fault == evictionsRefused { // then the backoff exceeds the 30 s for which a release waits for final eviction attempts (M96)
+			step.For += 2 * time.Minute
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func laterFaults() []fault {
 		{"evacuations-refused", "webhooks", refuseEvacuations(func(ctx context.Context, r *run) (heal, error) {
 			return refuseRule(ctx, r, admissionregistrationv1.Rule{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"evacuations"}})
 		})},
-		{"evictions-refused", "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRule(ctx, r, refusals[2]) })},
+		{evictionsRefused, "webhooks", refuseEvictions(func(ctx context.Context, r *run) (heal, error) { return refuseRule(ctx, r, refusals[2]) })},
 		{hookAdded, "machines", addHook},
 	}
 }
@@ -98,6 +98,8 @@ func deleteBudgetWithoutManager(ctx context.Context, r *run, pick uint64) (heal,
 	}
 	return m.start, deleteObject(ctx, r.workload.Client, budget)
 }
+
+const evictionsRefused = "evictions-refused"
 
 // refuseEvictions makes the API server of the workload cluster refuse evictions. Afterwards, a user sets short timeouts on the Machines
 // that are drained: they may have passed, while the Pods wait for the backoff of their refused evictions.
