@@ -52,8 +52,9 @@ func sameMap(a, b reflect.Value) bool {
 	if a.Len() != b.Len() {
 		return false
 	}
-	if labels, ok := a.Interface().(map[string]string); ok {
-		return maps.Equal(labels, b.Interface().(map[string]string))
+	if x, ok := reflect.TypeAssert[map[string]string](a); ok {
+		y, _ := reflect.TypeAssert[map[string]string](b)
+		return maps.Equal(x, y)
 	}
 	for each := a.MapRange(); each.Next(); {
 		if other := b.MapIndex(each.Key()); !other.IsValid() || !same(each.Value(), other) {
