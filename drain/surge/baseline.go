@@ -138,13 +138,20 @@ func baselineOf(d metav1.Object) (*Baseline, error) {
 	if !found {
 		return nil, errors.New("the baseline is missing")
 	}
+	b, err := recordIn(value, d)
+	if err == nil && b.marking() != m {
+		return nil, errors.New("the baseline belongs to another surge, or is not its latest one")
+	}
+	return b, err
+}
+
+// recordIn returns the baseline of a Deployment that an annotation contains, of the Deployment itself or a copy.
+func recordIn(value string, d metav1.Object) (*Baseline, error) {
 	b := &Baseline{}
 	if err := json.Unmarshal([]byte(value), b); err != nil {
 		return nil, errors.Wrap(err, "reading the baseline")
 	}
 	switch {
-	case b.marking() != m:
-		return nil, errors.New("the baseline belongs to another surge, or is not its latest one")
 	case b.Deployment != d.GetUID():
 		return nil, errors.New("the baseline belongs to another Deployment")
 	case b.Replicas < 1 || b.Surged <= b.Replicas || len(b.Pods) > maxPods || b.Returning == nil && int(b.Surged-b.Replicas) > len(b.Pods):

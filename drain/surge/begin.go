@@ -167,6 +167,26 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 	return waiting, reports, last
 }
 
+// scaleBackLost scales back a Deployment from which another actor has removed the record of the surge, but not the number of replicas. The
+// Deployment controller has copied the record to the ReplicaSet. The Evacuation of a Pod in it says that the surge has not ended.
+func scaleBackLost(o Observation) (Decision, bool) {
+	for _, pod := range o.Leaving {
+		b, err := recordIn(pod.Recorded, o.Deployment)
+		if err != nil || !pod.Owned || pod.Surged != EventSurged || !b.includes(pod.UID) || b.Autoscaler != nil || b.Surged != replicas(o.Deployment) ||
+			len(o.held) > 0 {
+			continue
+		}
+		d := Decision{Deployment: o.Deployment.DeepCopy(), Event: &Event{
+			Warning: true, Reason: EventSuperseded,
+			Message: "Scaled back to " + text.Count(b.Replicas, "replica") + ": another actor has removed the record of the surge",
+		}}
+		SetBaseline(d.Deployment, nil)
+		d.Deployment.Spec.Replicas = &b.Replicas
+		return d, true
+	}
+	return Decision{}, false
+}
+
 // ineligible returns why the Deployment cannot surge.
 func ineligible(o Observation) (Refusal, string) {
 	d := o.Deployment

@@ -46,6 +46,8 @@ type Leaving struct {
 	// template.
 	Restart   bool
 	Restarted string
+	// Recorded is the annotation of its ReplicaSet to which the Deployment controller copies the baseline. It may be of an earlier surge.
+	Recorded string
 	// Drains are those in progress of the Node of the Pod.
 	Drains []time.Time
 	// Asked means that a NodeMaintenance is an instigator of the Evacuation.
@@ -179,6 +181,9 @@ func decide(o Observation) Decision {
 		return d
 	}
 	if d, found := restoreOrphans(o); found {
+		return d
+	}
+	if d, found := scaleBackLost(o); found {
 		return d
 	}
 	d := begin(o)

@@ -581,6 +581,51 @@ func TestRolloutUndo(t *testing.T) {
 			t.Errorf("refused: %v, %v", w.refusals, w.reports)
 		}
 	})
+	for name, remove := range map[string]func(*appsv1.Deployment){
+		"labels":                 func(d *appsv1.Deployment) { d.Labels = nil },
+		"annotations":            func(d *appsv1.Deployment) { d.Annotations = nil },
+		"labels and annotations": func(d *appsv1.Deployment) { d.Labels, d.Annotations = nil, nil },
+	} {
+		for _, marks := range []bool{false, true} {
+			t.Run("E93: a tool that replaces the "+name+" of the Deployment, but not the number of replicas, ends the surge, which scales back", func(t *testing.T) {
+				w := surged(2, 1)
+				if marks {
+					w.settle()
+					w.step()
+				}
+				w.deployment = w.deployment.DeepCopy()
+				remove(w.deployment)
+				w.run()
+				if *w.deployment.Spec.Replicas != 2 || len(w.deployment.Labels)+len(w.deployment.Annotations)+len(w.evacuations) > 0 || w.marked() > 0 {
+					t.Errorf("marks: %v: %v, %d Pods are marked", marks, w.deployment, w.marked())
+				}
+				if w.events[len(w.events)-1] != surge.EventSuperseded {
+					t.Errorf("got %v", w.events)
+				}
+			})
+		}
+	}
+	t.Run("E93: a number of replicas that another actor has set is kept when it has also removed the record", func(t *testing.T) {
+		w := surged(2, 1)
+		w.replace(5)
+		if w.run(); *w.deployment.Spec.Replicas != 5 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
+	t.Run("E93: the copy of the record of an earlier surge does not scale", func(t *testing.T) {
+		w := deployed(2).evacuated(1, v1alpha1.SurgeAlways)
+		w.run()
+		w.scale(3)
+		w.settle()
+		w.evacuated(1, v1alpha1.SurgeAlways)
+		for w.baseline() == nil || !w.baseline().Raised {
+			w.step()
+		}
+		w.replace(3) // before the Deployment controller has copied the record
+		if w.run(); *w.deployment.Spec.Replicas != 3 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
 	t.Run("E91: an earlier manager that has only reported the surge in the message is succeeded, and another actor replaces the Deployment", func(t *testing.T) {
 		w := surged(1, 1)
 		w.evacuations[w.pods[0].UID].surged = ""

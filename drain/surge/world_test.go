@@ -47,6 +47,8 @@ type world struct {
 	refused, attempted time.Time
 	// full means that no Node has capacity for new Pods.
 	full bool
+	// copied is what the Deployment controller has copied to the ReplicaSet from the annotation of the Deployment.
+	copied string
 	// lags means that the watch of Evacuations delivers no report.
 	lags bool
 	// deadline is the progress deadline of the Evacuations.
@@ -144,6 +146,7 @@ func (w *world) observed() surge.Observation {
 			o.Leaving = append(o.Leaving, surge.Leaving{
 				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
 				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message, Surged: e.surged,
+				Recorded: w.copied,
 			})
 		}
 		if baseline != nil && slices.Contains(baseline.Pods, ref) && surge.Marked(&p.Pod) {
@@ -337,6 +340,7 @@ func (w *world) start(n int) {
 // observe simulates the Deployment controller: it updates the status.
 func (w *world) observe() {
 	w.deployment = w.deployment.DeepCopy()
+	w.copied = cmp.Or(w.deployment.Annotations[v1alpha1.SurgeAnnotation], w.copied)
 	total := int32(len(w.pods))
 	failing := w.deployment.Status.Conditions
 	w.deployment.Status = appsv1.DeploymentStatus{

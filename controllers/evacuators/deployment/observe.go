@@ -91,6 +91,7 @@ func (s *scope) observeBeforeSurge(ctx context.Context) error {
 		}
 		if leaving.Owned = surge.Controls(d, sets[name], pod); leaving.Owned {
 			leaving.Restarted = sets[name].Spec.Template.Annotations[v1alpha1.RestartedAt]
+			leaving.Recorded = sets[name].Annotations[v1alpha1.SurgeAnnotation]
 		}
 	}
 	s.observed.Claims = map[string]*corev1.PersistentVolumeClaim{}
