@@ -48,7 +48,7 @@ const (
 	Unavailable Refusal = "ReplicasUnavailable"
 	// Suspended means that the surge of the Deployment is suspended with the drain of another Pod.
 	Suspended Refusal = "SurgeSuspended"
-	// ExclusiveVolume means that a PersistentVolumeClaim of the Pods cannot be mounted on two Nodes.
+	// ExclusiveVolume means that a PersistentVolumeClaim of the Pods cannot be mounted on two Nodes. This is assumed of more than 256 claims.
 	ExclusiveVolume Refusal = "ExclusiveVolume"
 	// NoVolume means that a PersistentVolumeClaim of the Pods does not exist.
 	NoVolume Refusal = "VolumeMissing"

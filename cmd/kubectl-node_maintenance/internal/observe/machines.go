@@ -94,7 +94,7 @@ type family struct {
 	rules    []clusterv1.MachineDrainRule
 	machines []clusterv1.Machine
 	// controlPlane is nil if it does not exist, or if the Cluster refers to none.
-	controlPlane                       *unstructured.Unstructured
+	controlPlane                                       *unstructured.Unstructured
 	machinesUnread, controlPlaneUnread, policiesUnread bool
 }
 

@@ -111,7 +111,8 @@ func TestDrainOfClusterAPI(t *testing.T) {
 	g.Expect(policyOf()).To(And(HaveField("Evacuators", v1alpha1.EvacuatorsBuiltIn), HaveField("StatefulSetPods", v1alpha1.StatefulSetPodsUnordered)), "K35")
 	notesOf := func() []string {
 		intent := report.IntentOf(m, node, nil, nil, now)
-		return report.MachineDrain(m, node, intent, forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}, nil).Notes
+		observed := forecast.Observation{Maintenance: intent.Maintenance, Node: node, Surroundings: surroundings{}, Now: now}
+		return report.MachineDrain(m, node, intent, observed, nil).Notes
 	}
 	g.Expect(notesOf()).To(ConsistOf("No MachineDrainPolicy selects the Machine: Cluster API drains the Node."))
 	m.PoliciesUnread = true

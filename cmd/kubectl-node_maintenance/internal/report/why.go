@@ -185,12 +185,10 @@ func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool
 	deleted, condition := !m.DeletionTimestamp.IsZero(), conditionOfMachine(m)
 	withoutHook := deleted && !machinedrain.HasHook(m.Machine)
 	present := seen.Intent != nil && seen.Intent.Present != nil
-	if !deleted && (!present || seen.Unread) {
-		return runningAnswer(condition, present, seen.Unread)
+	if !deleted && (!present || seen.Unread || condition == nil && !seen.Intent.Drains()) {
+		return runningAnswer(condition, present, seen)
 	}
 	switch {
-	case !deleted && condition == nil && !seen.Intent.Drains(): // for a rollout, which the condition does not report
-		return "The Machine is not being deleted. " + notDraining(seen.Intent.Present), false
 	case withoutHook && condition != nil:
 		return "The hook is released: Cluster API completes the deletion. Its condition Deleting says what it waits for.", true
 	case deleted && seen.Skip != machinedrain.NotSkipped: // the Node may have been drained before
@@ -206,11 +204,13 @@ func machineAnswer(m *observe.Machine, seen Seen) (answer string, requested bool
 
 // runningAnswer is machineAnswer for a Machine that is not being deleted and whose Node no NodeMaintenance drains, as far as they could be
 // read.
-func runningAnswer(condition *Condition, present, unread bool) (answer string, requested bool) {
+func runningAnswer(condition *Condition, present bool, seen Seen) (answer string, requested bool) {
 	switch {
-	case !present && condition != nil && (condition.Status != metav1.ConditionTrue || unread):
+	case !present && condition != nil && (condition.Status != metav1.ConditionTrue || seen.Unread):
 		return condition.Message, true
-	case unread:
+	case present && condition == nil && !seen.Intent.Drains(): // for a rollout, which the condition does not report
+		return "The Machine is not being deleted. " + notDraining(seen.Intent.Present), false
+	case seen.Unread:
 		return "The Machine is not being deleted. Whether a NodeMaintenance drains its Node is not known: the NodeMaintenances could not be read.", false
 	default:
 		return "The Machine is not being deleted, and nothing drains its Node. The command plan predicts what a deletion would do.", false
