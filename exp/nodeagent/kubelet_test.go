@@ -367,6 +367,27 @@ func TestKubeletIsStoppedWhenTheSecondContainerStartsIt(t *testing.T) {
 	})
 }
 
+func TestKubeletIsStartedAfterItWasStopped(t *testing.T) {
+	t.Run("S80: a shutdown that is cancelled while systemd stops the kubelet does not have it started before it was stopped", func(t *testing.T) {
+		t.Parallel()
+		g, asked, answer := NewWithT(t), make(chan struct{}), make(chan struct{})
+		keeper := keeperOn(t, &systemBus{answers: map[string]any{"PreparingForShutdown": true, "StopUnit": func() any {
+			close(asked)
+			<-answer
+			return dbus.ObjectPath("/job")
+		}}})
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Known", true))
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- keeper.StopKubelet(ctx) }()
+		g.Eventually(asked).WithTimeout(time.Minute).Should(BeClosed())
+		cancel()
+		g.Consistently(stopped, 300*time.Millisecond).ShouldNot(Receive())
+		close(answer)
+		g.Eventually(stopped).WithTimeout(time.Minute).Should(Receive(BeNil()))
+	})
+}
+
 func TestKubeletIsStoppedAgain(t *testing.T) {
 	t.Run("S86: the agent stops the kubelet again while it terminates Pods: another actor may have started it", func(t *testing.T) {
 		t.Parallel()

@@ -451,7 +451,8 @@ func (k *Keeper) systemd(ctx context.Context, method string) error {
 	if conn == nil {
 		return ErrDisconnected
 	}
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	// It waits for the answer also if the shutdown is cancelled meanwhile: the request to start the kubelet must come after that to stop it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	call := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdName+".Manager."+method, 0, kubeletUnit, "replace")
 	return errors.Wrapf(call.Err, "%s %s", method, kubeletUnit)
