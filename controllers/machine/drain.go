@@ -113,9 +113,10 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	return r.applyConfirmed(ctx, s, desired)
 }
 
-// applyConfirmed is apply, with confirmSettings before a drain begins.
+// applyConfirmed is apply, with confirmSettings before a drain begins, or continues after a pause.
 func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
-	if desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain) {
+	begins := desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain)
+	if begins || r.Maintenances.IsPaused(client.ObjectKeyFromObject(s.machine)) {
 		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
 			return waiting, nil
 		}

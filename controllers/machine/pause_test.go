@@ -1,6 +1,9 @@
 package machine
 
 import (
+	"context"
+	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,10 +12,13 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -99,4 +105,101 @@ func TestDrainAfterPause(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestDrainStaysSuspendedAfterPause: a rule was created during a pause, and what the Machine follows is not known yet after it.
+func TestDrainStaysSuspendedAfterPause(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	named := func(name string) *v1alpha1.MachineDrainPolicy {
+		return &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
+	}
+	deletePolicy := func(g Gomega, r *Reconciler) { g.Expect(r.Client.Delete(t.Context(), named("own"))).To(Succeed()) }
+	for name, tc := range map[string]struct {
+		during func(g Gomega, r *Reconciler)
+		ends   func(r *Reconciler, delivered client.Client) // what the drain waits for, nil if it takes three seconds
+		patch  error
+	}{
+		"M162: after a pause, a drain waits until it is known that another policy selects the Machine": {
+			during: func(g Gomega, r *Reconciler) {
+				deletePolicy(g, r)
+				g.Expect(r.Client.Create(t.Context(), named("other"))).To(Succeed())
+			},
+		},
+		"M162: after a pause, a drain waits until it is known that no policy selects the Machine": {during: deletePolicy},
+		"M163: after a pause, a drain waits until the watch has delivered the rules that the API server has": {
+			during: func(_ Gomega, r *Reconciler) {
+				r.Client, r.Maintenances.Client = withoutRules{r.Client}, withoutRules{r.Client}
+			},
+			ends: func(r *Reconciler, delivered client.Client) { r.Client, r.Maintenances.Client = delivered, delivered },
+		},
+		"M162: after a pause, a drain waits while the workload cluster does not answer the update of its NodeMaintenance": {
+			patch: &url.Error{Op: "Patch", URL: "https://c", Err: context.DeadlineExceeded},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, m, patchError := NewWithT(t), deletedWorkers(start, "a")[0], error(nil)
+			management := managementCluster(m).WithObjects(named("own")).Build()
+			remote := workloadCluster(m).WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if patchError != nil {
+						return patchError
+					}
+					return c.Patch(ctx, o, patch, options...)
+				},
+			}).Build()
+			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+			infrastructureExists(r, m)
+			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+			at := func(after time.Duration) (suspended bool) {
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+				stored := &clusterv1.Machine{}
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				drains, _ := drainingIn(t, remote)
+				g.Expect(drains).To(HaveLen(1))
+				suspended, err := r.Maintenances.IsSuspended(t.Context(), &drains[0], stored)
+				g.Expect(err).NotTo(HaveOccurred())
+				hasRule := slices.ContainsFunc(drains[0].Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.MachineDrainRulePrefix+"protects" })
+				g.Expect(suspended || after == 0 || hasRule).To(BeTrue(), "it continues under the rules of the time before")
+				return suspended
+			}
+			pause := func(paused bool) {
+				cluster := &clusterv1.Cluster{}
+				g.Expect(management.Get(t.Context(), clusterKey, cluster)).To(Succeed())
+				cluster.Spec.Paused = ptr.To(paused)
+				g.Expect(management.Update(t.Context(), cluster)).To(Succeed())
+			}
+			g.Expect(at(0)).To(BeFalse())
+			pause(true)
+			g.Expect(at(time.Minute)).To(BeTrue())
+			rule, delivered := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects"}}, r.Client
+			rule.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+			g.Expect(management.Create(t.Context(), rule)).To(Succeed())
+			if patchError = tc.patch; tc.during != nil {
+				tc.during(g, r)
+			}
+			pause(false)
+			g.Expect(at(2 * time.Minute)).To(BeTrue())
+			g.Expect(at(2*time.Minute + 2*time.Second)).To(BeTrue())
+			if patchError = nil; tc.ends != nil {
+				tc.ends(r, delivered)
+			}
+			g.Expect(at(2*time.Minute+4*time.Second)).To(BeTrue(), "until the cache has the update")
+			g.Expect(at(2*time.Minute + 5*time.Second)).To(BeFalse())
+		})
+	}
+	t.Run("M162: a drain in place that has timed out, so that Pods are still evicted, waits after a pause, too", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		machinedrain.RequestDrain(start)(m)
+		conditions.Set(m, machinedrain.ResultCondition(v1alpha1.ReasonTimedOut, "Pods remain"))
+		m.Annotations[clusterv1.PausedAnnotation] = ""
+		r := newReconciler(t, managementCluster(m).Build(), connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		suspended, err := r.Maintenances.IsSuspended(t.Context(), drainOf(m, start), &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.Namespace, Name: m.Name, UID: m.UID,
+		}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(suspended).To(BeTrue())
+	})
 }

@@ -150,8 +150,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, nil
 }
 
-// continueDrain continues a drain that a pause has suspended, unless the Machine is paused, or its NodeMaintenance has just been updated:
-// then the cache must have the update first. If a step fails, the drain stays suspended until its drain timeout.
+// continueDrain continues a drain that a pause has suspended, unless it stays suspended, see scope.staysPaused. If a step fails, it stays
+// suspended until its drain timeout.
 func (r *Reconciler) continueDrain(s *scope) {
 	if !s.staysPaused && r.Maintenances.Continue(client.ObjectKeyFromObject(s.machine)) {
 		r.Clusters.Resume(s.nameOfCluster())
@@ -167,6 +167,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 		s.staysPaused = true
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
+		}
+		if machinedrain.RequestedAt(machine) != nil { // also if its drain has timed out, and Pods are still evicted
 			r.Maintenances.Pause(client.ObjectKeyFromObject(machine))
 		}
 		r.memoryOf(machine).overdue = time.Time{}
@@ -338,9 +340,11 @@ type scope struct {
 
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
-	staysPaused bool // the drain is suspended by a pause, also after it: see continueDrain
-	blind       bool // the drain cannot be observed, or something prevents it from beginning
-	confirming  bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
+	// staysPaused means that the drain stays suspended after a pause: it is not known yet that its NodeMaintenance in the cache is up to date.
+	staysPaused bool
+
+	blind      bool // the drain cannot be observed, or something prevents it from beginning
+	confirming bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
 
 	// drainOver and volumesOver mean that this part has completed, timed out or is skipped. Cluster API does not repeat it.
 	drainOver, volumesOver bool
@@ -383,6 +387,8 @@ const (
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
+	s.staysPaused = true // until apply or awaitHooks
+
 	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // also if a step before the lookup of the Node fails
 		r.memoryOf(s.machine).unconnected = time.Time{}
 	}

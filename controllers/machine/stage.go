@@ -52,6 +52,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stays:
+		s.staysPaused = again > 0
 		return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
@@ -211,6 +212,7 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 // drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated
 // and the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
+	s.staysPaused = true // until apply
 	request := r.requestDrain(s)
 	switch err := r.patchRemediation(ctx, s, request); {
 	case errors.Is(err, errRestored): // the drain continues

@@ -73,14 +73,16 @@ func (q *Requester) Continue(machine types.NamespacedName) (wasSuspended bool) {
 	return wasSuspended
 }
 
+// IsPaused reports whether Pause has suspended the drain of a Machine.
+func (q *Requester) IsPaused(machine types.NamespacedName) bool {
+	_, paused := q.paused.Load(machine)
+	return paused
+}
+
 // awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine whose pause has ended, and is not
 // updated yet, see Pause.
 func (q *Requester) awaitsUpdate(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
-	if machine == nil || !m.Drains() || !machinedrain.IsOfManagementCluster(m, q.ManagementCluster) {
-		return false
-	}
-	_, awaits := q.paused.Load(types.NamespacedName{Namespace: machine.Namespace, Name: machine.Name})
-	return awaits
+	return machine != nil && m.Drains() && machinedrain.IsOfManagementCluster(m, q.ManagementCluster) && q.IsPaused(client.ObjectKeyFromObject(machine))
 }
 
 // IsSuspended is machinedrain.IsSuspended, and also true if Pause has suspended the drain. It reads the policy of the Machine only if that

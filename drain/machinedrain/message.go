@@ -125,7 +125,7 @@ func FailureMessage(err error) string {
 
 // WaitingForSettings is the message of a Machine's condition while the API server has other policies or rules than the cache.
 const WaitingForSettings = "Waiting for the watches of MachineDrainPolicies, MachineDrainRules and Clusters in the management cluster: " +
-	"the drain begins when they have delivered the latest changes"
+	"the drain begins or continues when they have delivered the latest changes"
 
 // UnconfirmedMessage is the message of the condition of a running Machine while it is not confirmed which policy and labels it has.
 func UnconfirmedMessage(err error) string {
