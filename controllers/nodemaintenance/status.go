@@ -59,9 +59,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	if !matters {
 		due = r.statuses.NextWrite(s.request, s.now, r.interval(s))
 	}
-	if s.now.Before(due) {
+	if s.now.Before(due) { // the next steps must not store a part of what matters: report would not find it to be new then
 		s.requeueBy(due)
-		return true, nil
+		return !matters, nil
 	}
 	changed := before.DeepCopy()
 	changed.Status = m.Status

@@ -54,3 +54,41 @@ func TestTwoManagers(t *testing.T) {
 		g.Expect(writes).To(BeNumerically("<=", 2*(10+seconds)))
 	})
 }
+
+func TestDelayedStatus(t *testing.T) {
+	t.Run("R91: the end of a drain is recorded, and its outcome read, also if its status is written later than others before it", func(t *testing.T) {
+		g, cluster, m, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "one"), time.Now().Truncate(time.Second)
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+		m.Status.Summary = v1alpha1.NodeMaintenanceSummary{PodsEvacuated: 3, LastProgressTime: new(metav1.NewTime(now.Add(-time.Second)))}
+		server := fakes.Builder(m).WithStatusSubresource(m).Build()
+		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil)}
+		request := workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}
+		for range 20 {
+			r.statuses.Record(request, now)
+		}
+		reconciled := func(at time.Time) *scope {
+			s := &scope{
+				request: request, client: server, before: &v1alpha1.NodeMaintenance{}, now: at,
+				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, drain: &drainState{decision: plan.MaintenanceDecision{Drained: true}},
+			}
+			g.Expect(server.Get(t.Context(), request.Object, s.before)).To(Succeed())
+			s.maintenance = s.before.DeepCopy()
+			for _, step := range []step{r.report, r.readOutcome} {
+				done, err := step(t.Context(), s)
+				g.Expect(err).NotTo(HaveOccurred())
+				if !done {
+					break
+				}
+			}
+			return s
+		}
+		delayed := reconciled(now)
+		g.Expect(delayed.before.Status.Conditions).To(BeEmpty())
+		g.Expect(delayed.before.Status.Outcome).To(BeNil())
+		g.Expect(delayed.requeueAt).To(BeTemporally(">", now))
+		last := reconciled(delayed.requeueAt)
+		g.Expect(last.before.Status.Conditions).To(ContainElement(And(HaveField("Type", "Drained"), HaveField("Status", metav1.ConditionTrue))))
+		g.Expect(last.before.Status.Outcome).NotTo(BeNil())
+		g.Expect(r.Recorder.RecordDrained(request, last.trace(), m, now)).To(BeNil(), "the line about the end of the drain was logged")
+	})
+}
