@@ -158,7 +158,9 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 				g.Expect(drains).To(HaveLen(1))
 				suspended, err := r.Maintenances.IsSuspended(t.Context(), &drains[0], stored)
 				g.Expect(err).NotTo(HaveOccurred())
-				hasRule := slices.ContainsFunc(drains[0].Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.MachineDrainRulePrefix+"protects" })
+				hasRule := slices.ContainsFunc(drains[0].Spec.DrainRules, func(rule v1alpha1.DrainRule) bool {
+					return rule.Name == rules.MachineDrainRulePrefix+"protects"
+				})
 				g.Expect(suspended || after == 0 || hasRule).To(BeTrue(), "it continues under the rules of the time before")
 				return suspended
 			}
