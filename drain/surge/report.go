@@ -65,11 +65,13 @@ func refuseAll(pods []Leaving, refusal Refusal, why string) []Report {
 	return reports
 }
 
-// Refuse returns the reports after the API server has refused a write of the decision: the surge ends for the Pods that it serves and whose
-// last report is refusedTime old. A write that ends a surge is repeated.
-func (d Decision) Refuse(why error, now time.Time) []Report {
-	_, pods := partition(d.Serves, func(pod Leaving) bool { return now.Before(pod.Progress.Add(refusedTime)) })
-	return refuseAll(pods, WriteRefused, "The API server refuses the surge: "+oneLine(why.Error()))
+// Refuse returns the reports after the API server has refused a write of the decision, as it has since a time: after refusedTime, the surge
+// ends for the Pods that it serves. A write that ends a surge is repeated.
+func (d Decision) Refuse(why error, since, now time.Time) []Report {
+	if now.Before(since.Add(refusedTime)) {
+		return nil
+	}
+	return refuseAll(d.Serves, WriteRefused, "The API server refuses the surge: "+oneLine(why.Error()))
 }
 
 // report returns the reports of the Pods of this round that do not have the message yet, and of the Pods that wait for a later round.

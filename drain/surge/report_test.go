@@ -69,10 +69,10 @@ func TestRefusedWrites(t *testing.T) {
 		t.Run("E92: the surge ends when the API server has refused a write for half a minute: "+name, func(t *testing.T) {
 			d, w := tc.decide()
 			denied := errors.New(`patching Deployment shop/web: admission webhook "no.example.com" denied the request: not by hand`)
-			if got := d.Refuse(denied, w.now.Add(29*time.Second)); len(got) > 0 {
+			if got := d.Refuse(denied, w.now, w.now.Add(29*time.Second)); len(got) > 0 {
 				t.Errorf("it ends at once: %v", got)
 			}
-			got := d.Refuse(denied, w.now.Add(30*time.Second))
+			got := d.Refuse(denied, w.now, w.now.Add(30*time.Second))
 			if len(got) != tc.pods {
 				t.Fatalf("got %v", got)
 			}

@@ -133,15 +133,25 @@ func TestAnswerOfProxy(t *testing.T) {
 
 func TestRefusedWrite(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	refuses := apierrors.NewForbidden(appsv1.Resource("deployments"), "web", errors.New("not by hand"))
+	conflict := apierrors.NewConflict(appsv1.Resource("deployments"), "web", errors.New("modified"))
+	fails := apierrors.NewInternalError(errors.New("failed calling webhook"))
+	type answer struct {
+		after time.Duration
+		error
+	}
+	const ended = string(surge.WriteRefused)
 	for name, tc := range map[string]struct {
-		answer error
-		reason string
+		answers []answer
+		reason  string
 	}{
-		"E92: reports that admission refuses a write of a surge": {
-			apierrors.NewForbidden(appsv1.Resource("deployments"), "web", errors.New("not by hand")), string(surge.WriteRefused),
-		},
-		"E92: does not report a conflict":        {apierrors.NewConflict(appsv1.Resource("deployments"), "web", errors.New("modified")), ""},
-		"E92: does not report an internal error": {apierrors.NewInternalError(errors.New("failed calling webhook")), ""},
+		"E92: reports that admission refuses a write of a surge":               {[]answer{{0, refuses}, {30 * time.Second, refuses}}, ended},
+		"E92: does not report a conflict":                                      {[]answer{{0, conflict}, {30 * time.Second, conflict}}, ""},
+		"E92: does not report an internal error":                               {[]answer{{0, fails}, {30 * time.Second, fails}}, ""},
+		"E96: does not report the first refusal, long after the last report":   {[]answer{{0, refuses}, {29 * time.Second, refuses}}, ""},
+		"E96: counts again after a write that was accepted":                    {[]answer{{0, refuses}, {time.Second, nil}, {31 * time.Second, refuses}}, ""},
+		"E96: reports a refusal that lasts, whatever fails between":            {[]answer{{0, refuses}, {time.Second, conflict}, {31 * time.Second, refuses}}, ended},
+		"E96: a conflict after the refusals does not say that the surge ended": {[]answer{{0, refuses}, {31 * time.Second, conflict}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, d := NewWithT(t), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
@@ -150,17 +160,21 @@ func TestRefusedWrite(t *testing.T) {
 			g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 			s := &scope{
 				key: client.ObjectKeyFromObject(d), observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
-				live: interceptor.NewClient(fakes.Client(), interceptor.Funcs{
-					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-						return tc.answer
-					},
-				}),
 				assignments: map[types.UID]assignment.Assignment{"pod": {Evacuation: e, Pod: &corev1.Pod{}}},
 			}
-			err := (&Reconciler{Clusters: &workload.Clusters{}}).apply(t.Context(), s, surge.Decision{
-				Deployment: d, Serves: []surge.Leaving{{PodRef: surge.PodRef{UID: "pod"}, Progress: now.Add(-time.Minute)}},
-			})
-			g.Expect(err).To(MatchError(tc.answer))
+			r := &Reconciler{Clusters: &workload.Clusters{}, refused: expiring.NewMap[types.UID, time.Time](t.Context())}
+			for _, each := range tc.answers {
+				s.observed.Now = now.Add(each.after)
+				s.live = interceptor.NewClient(fakes.Client(), interceptor.Funcs{
+					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+						return each.error
+					},
+				})
+				err := r.apply(t.Context(), s, surge.Decision{
+					Deployment: d, Serves: []surge.Leaving{{PodRef: surge.PodRef{UID: "pod"}, Progress: now.Add(-time.Hour)}},
+				})
+				g.Expect(errors.Is(err, each.error)).To(BeTrue())
+			}
 			g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 			refused, _ := surge.RefusedIn(e)
 			g.Expect(string(refused.Refusal)).To(Equal(tc.reason))

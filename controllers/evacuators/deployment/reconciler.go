@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"context"
+	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,8 @@ type Reconciler struct {
 
 	controller controller.TypedController[workload.Request]
 	readings   *expiring.Map[types.UID, reading] // by Deployment
+	// refused is since when the API server has refused the writes of a surge, by Deployment. After a restart of the manager, it counts again.
+	refused *expiring.Map[types.UID, time.Time]
 }
 
 // scope is the state of one reconciliation.
@@ -87,12 +90,36 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) erro
 		return err
 	}
 	err := r.write(ctx, s, d)
-	if workload.IsAdmission(err) {
-		if err := r.reportAll(ctx, s, d.Refuse(err, s.observed.Now)); err != nil {
+	if len(d.Serves) == 0 {
+		return err
+	}
+	if since := r.refusedSince(s, err); !since.IsZero() {
+		if err := r.reportAll(ctx, s, d.Refuse(err, since, s.observed.Now)); err != nil {
 			return err
 		}
 	}
 	return err
+}
+
+// refusedTTL is how long it is kept that a write was refused. It must exceed the longest interval between two attempts.
+const refusedTTL = 2 * time.Minute
+
+// refusedSince returns since when the API server has refused the writes of a surge, zero if it has not refused this one. An error that is
+// no refusal, such as a conflict, neither ends nor begins that time.
+func (r *Reconciler) refusedSince(s *scope, err error) (since time.Time) {
+	if err != nil && !workload.IsAdmission(err) {
+		return time.Time{}
+	}
+	r.refused.Update(s.cluster, s.observed.Deployment.UID, func(first time.Time, found bool) (time.Time, time.Duration) {
+		if err == nil {
+			return time.Time{}, 0
+		}
+		if since = first; !found {
+			since = s.observed.Now
+		}
+		return since, refusedTTL
+	})
+	return since
 }
 
 func (r *Reconciler) reportAll(ctx context.Context, s *scope, reports []surge.Report) error {

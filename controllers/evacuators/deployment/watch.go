@@ -3,6 +3,7 @@ package deployment
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
@@ -79,7 +80,7 @@ func recorded() predicate.TypedPredicate[*metav1.PartialObjectMetadata] {
 
 // SetupWithManager adds the reconciler to the manager.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[workload.Request]) error {
-	r.readings = expiring.NewMap[types.UID, reading](ctx)
+	r.readings, r.refused = expiring.NewMap[types.UID, reading](ctx), expiring.NewMap[types.UID, time.Time](ctx)
 	var err error
 	r.controller, err = r.Clusters.NewController(mgr, "deployment", r, options, r.enqueue)
 	return err
