@@ -164,10 +164,13 @@ func (y *whyOptions) seeNode(ctx context.Context, w *observe.Workload, machine *
 
 func (y *whyOptions) explainMachine(ctx context.Context, c *observe.Connections, key types.NamespacedName) (*report.Why, error) {
 	machine, err := c.Current.MachineOf(ctx, key, observe.Proposed{})
-	if err != nil {
+	if machine == nil {
 		return nil, err
 	}
-	seen, err := y.seeMachine(ctx, c, machine)
+	seen := report.Seen{Unread: true}
+	if err == nil {
+		seen, err = y.seeMachine(ctx, c, machine)
+	}
 	if err != nil {
 		err = unread(c, err)
 	}

@@ -98,7 +98,8 @@ type family struct {
 	machinesUnread, controlPlaneUnread, policiesUnread bool
 }
 
-// MachineOf reads a Machine and its surroundings. It must not be called concurrently.
+// MachineOf reads a Machine and its surroundings. If only the surroundings cannot be read, it returns the Machine with the error. It must
+// not be called concurrently.
 func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, proposed Proposed) (*Machine, error) {
 	m := &Machine{Machine: &clusterv1.Machine{}}
 	if err := c.Get(ctx, key, m.Machine); apierrors.IsNotFound(err) {
@@ -106,9 +107,10 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	} else if err != nil {
 		return nil, errors.Wrapf(err, "getting Machine %s", key)
 	}
+	m.Cluster, m.PoliciesUnread = unreadCluster(m.ClusterKey()), true
 	f, err := c.familyOf(ctx, m.ClusterKey())
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	m.Cluster, m.PoliciesUnread = f.cluster, f.policiesUnread
 	m.Policies = replaced(f.policies, proposed.Policies, key.Namespace, func(p *v1alpha1.MachineDrainPolicy) client.Object { return p })
@@ -122,6 +124,11 @@ func (c *Cluster) MachineOf(ctx context.Context, key types.NamespacedName, propo
 	return m, err
 }
 
+// unreadCluster returns a Cluster of which only the name is known.
+func unreadCluster(key types.NamespacedName) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+}
+
 // familyOf reads what the Machines of a Cluster have in common.
 func (c *Cluster) familyOf(ctx context.Context, key types.NamespacedName) (*family, error) {
 	if known := c.families[key]; known != nil {
@@ -131,7 +138,7 @@ func (c *Cluster) familyOf(ctx context.Context, key types.NamespacedName) (*fami
 	if read, err := c.tolerate(c.Get(ctx, key, f.cluster), "get", "clusters.cluster.x-k8s.io"); err != nil {
 		return nil, errors.Wrapf(err, "getting Cluster %s", key)
 	} else if !read {
-		f.cluster = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		f.cluster = unreadCluster(key)
 	}
 	policies, rules := &v1alpha1.MachineDrainPolicyList{}, &clusterv1.MachineDrainRuleList{}
 	err := c.List(ctx, policies, client.InNamespace(key.Namespace))
