@@ -131,7 +131,7 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	key, to := client.ObjectKeyFromObject(s.machine), handedOver{uid: s.machine.UID, label: s.machine.Labels[clusterv1.WatchLabel]}
 	r.forget(key)
 	if before, _ := r.handedOver.Load(key); before == to {
-		if conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonHandedOver { // the other manager has not begun
+		if isHandedOver(s.machine) { // the other manager has not begun
 			observeUnended(s, v1alpha1.ReasonHandedOver)
 		}
 		return nil

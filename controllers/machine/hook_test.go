@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -395,8 +396,10 @@ func TestHandOver(t *testing.T) {
 				_, _ = reconciled()
 				g.Expect(waits()).To(Equal(v1alpha1.ReasonHandedOver), "K70: also after another event")
 
+				handedOver := machine.DeepCopy()
 				had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
 				g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
+				g.Expect(machineChanged{}.Update(event.UpdateEvent{ObjectOld: handedOver, ObjectNew: machine})).To(BeTrue(), "K70: no other event may follow")
 				got, _ = reconciled()
 				g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
 				g.Expect(waits()).To(BeEmpty(), "K70: the other manager has the metric")

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -153,5 +154,11 @@ func (machineChanged) Update(e event.UpdateEvent) bool {
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
 		before.Status.NodeRef != after.Status.NodeRef ||
+		isHandedOver(before) && !isHandedOver(after) || // the other manager has begun
 		!apiequality.Semantic.DeepEqual(before.Status.Deletion, after.Status.Deletion)
+}
+
+// isHandedOver reports whether a Machine waits for another manager, see handOver.
+func isHandedOver(m *clusterv1.Machine) bool {
+	return conditions.GetReason(m, v1alpha1.MachineNodeMaintenance) == v1alpha1.ReasonHandedOver
 }
