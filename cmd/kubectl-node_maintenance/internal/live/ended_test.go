@@ -57,7 +57,7 @@ func TestEnded(t *testing.T) {
 		})
 		items := tree(s, newHistory(), start)
 		g.Expect(texts(items)).To(Equal(`Cluster default/eu: 0 of 0 maintained
-  Pods of ended drains: 2 drains: 1 with Pods that are not replaced by ready ones
+  Pods of ended drains: 2 drains: 1 with Pods not known to be replaced by ready ones
     Machine w1: ended 5m ago: 3 evicted: 1 replaced and ready, 2 Pending; read 60s after the drain
       Deployment web/cache�[2J: 2 evicted: 2 Pending. Pod cache-0: no Node
     Machine w2: ended 60m ago: 3 evicted: 3 replaced and ready; read 60s after the drain
@@ -66,6 +66,9 @@ func TestEnded(t *testing.T) {
 		g.Expect([]bool{ended.complete, ended.children[0].complete, ended.children[1].complete}).To(Equal([]bool{false, false, true}), "in green")
 		g.Expect(tree(s, newHistory(), start.Add(48*time.Hour))).To(BeEmpty(), "a Cluster without Machines")
 		g.Expect(titles(filtered(items, "no node"))).To(HaveLen(4))
+		unknown := &report.Status{}
+		unknown.AddEnded([]outcome.Ended{endedOf("w1", outcome.Begin(nil, 0, 2, start))})
+		g.Expect(texts(tree(unknown, newHistory(), start))).To(ContainSubstring("1 drain: 1 with Pods not known to be replaced by ready ones\n"), "unknown Pods")
 	})
 
 	t.Run("K75: the view says what became of the Pods that a NodeMaintenance has evicted", func(t *testing.T) {

@@ -134,7 +134,7 @@ func endedItem(cluster *item, drains []report.EndedDrain, now time.Time) {
 	}
 	ended.state, ended.complete = words.Count(len(known), "drain"), settled == len(known)
 	if !ended.complete {
-		ended.waits = fmt.Sprintf("%d with Pods that are not replaced by ready ones", len(known)-settled)
+		ended.waits = fmt.Sprintf("%d with Pods not known to be replaced by ready ones", len(known)-settled)
 	}
 }
 
