@@ -5,10 +5,13 @@ package machinedeployment
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -38,6 +41,7 @@ type Reconciler struct {
 	Unread *setaside.Objects
 
 	controller controller.Controller
+	followed   sync.Map // machinedrain.Followed of its Machines by UID, by the MachineDeployment's namespace and name: see awaitPolicies
 }
 
 // scope is the state of the reconciliation of one MachineDeployment.
@@ -46,6 +50,7 @@ type scope struct {
 	deployment *clusterv1.MachineDeployment
 	machines   []clusterv1.Machine // shared with the cache, must not be modified
 	policies   machinedrain.Policies
+	unsettled  sets.Set[types.UID] // the Machines that another policy selects than before, maybe for a moment only: see awaitPolicies
 	remote     client.Client
 	present    map[types.NamespacedName]*v1alpha1.NodeMaintenance
 }
@@ -58,6 +63,9 @@ const unreadRetry = time.Minute
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	s := &scope{deployment: &clusterv1.MachineDeployment{}}
 	if err := r.Client.Get(ctx, request.NamespacedName, s.deployment); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.followed.Delete(request.NamespacedName)
+		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDeployment %s", request.NamespacedName)
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
@@ -71,6 +79,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: unreadRetry}, nil
 	}
 	now := r.Clock.Now()
+	settle := r.awaitPolicies(s, now)
 	decided := rollout.Decision{}
 	if r.Filter.Selects(s.deployment) { // otherwise nothing is wanted any more
 		decided = rollout.Decide(rollout.Observe(s.cluster, s.deployment, s.machines, s.policyOf), now)
@@ -78,10 +87,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.applyAll(ctx, s, decided.Stages); err != nil {
 		return workload.Result(err)
 	}
-	if decided.Until.IsZero() {
+	until := earlier(decided.Until, settle)
+	if until.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(decided.Until.Sub(now), time.Second)}, nil
+	return reconcile.Result{RequeueAfter: max(until.Sub(now), time.Second)}, nil
 }
 
 func (r *Reconciler) observe(ctx context.Context, s *scope) (err error) {
@@ -113,6 +123,36 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 	return s.policies.For(machine, s.cluster.Labels).Settings(machine)
 }
 
+// awaitPolicies finds the Machines that another policy selects than before: a tool may replace their policy. It returns when the first of
+// them follows the other one, zero if there are none. Their former policies are kept in memory: a restart ends this wait.
+func (r *Reconciler) awaitPolicies(s *scope, now time.Time) (settle time.Time) {
+	key := client.ObjectKeyFromObject(s.deployment)
+	remembered, _ := r.followed.Load(key)
+	before, _ := remembered.(map[types.UID]machinedrain.Followed)
+	after := make(map[types.UID]machinedrain.Followed, len(s.machines))
+	s.unsettled = sets.New[types.UID]()
+	for i := range s.machines {
+		machine := &s.machines[i]
+		followed, until := before[machine.UID].Next(machine, s.policyOf(machine), now)
+		if until.IsZero() {
+			followed = followed.Settled()
+		} else {
+			s.unsettled.Insert(machine.UID)
+		}
+		after[machine.UID], settle = followed, earlier(settle, until)
+	}
+	r.followed.Store(key, after)
+	return settle
+}
+
+// earlier returns the earlier one of two times that are not zero, or the one that is not.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // applyAll applies the stages that were decided, by the name of the Machine. A request for one Machine that the API server refuses, or that
 // gets no answer while a health probe does, does not keep the others from being made.
 func (r *Reconciler) applyAll(ctx context.Context, s *scope, stages map[string]v1alpha1.NodeMaintenanceStage) (failed error) {
@@ -139,7 +179,7 @@ func (r *Reconciler) answersSince(ctx context.Context, s *scope, t time.Time) bo
 // wanted for a Machine that the watch filter does not select.
 func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted v1alpha1.NodeMaintenanceStage) error {
 	policy := s.policyOf(machine)
-	if r.isLeft(machine, policy) {
+	if r.isLeft(s, machine, policy) {
 		return nil
 	}
 	if !r.Filter.Selects(machine) {
@@ -160,9 +200,11 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, machine *clusterv1.Mac
 }
 
 // isLeft reports whether the NodeMaintenance of a Machine stays as it is: the Machine is being deleted or paused, another actor requests a
-// maintenance, or no policy selects the Machine. A policy may be replaced, so that counts until the machine controller removes the hook.
-func (r *Reconciler) isLeft(machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
+// maintenance, or its policy may be replaced: another one selects the Machine, see awaitPolicies, or none, until the machine controller
+// removes the hook.
+func (r *Reconciler) isLeft(s *scope, machine *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy) bool {
 	requested, problem := machinedrain.RequestedStage(machine, policy)
+	mayBeReplaced := policy == nil && machinedrain.HasHook(machine) || s.unsettled.Has(machine.UID)
 	return !machine.DeletionTimestamp.IsZero() || requested != "" || problem != "" || machinedrain.HasPauseAnnotation(machine) ||
-		policy == nil && machinedrain.HasHook(machine) && r.Filter.Selects(machine)
+		mayBeReplaced && r.Filter.Selects(machine)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -150,6 +151,42 @@ func TestMachineThatLeaves(t *testing.T) {
 			if stays := cordon.Spec.Stage == v1alpha1.StageCordon && cordon.DeletionTimestamp.IsZero(); stays != tc.stays {
 				t.Errorf("got stage %s, deleted: %v", cordon.Spec.Stage, cordon.DeletionTimestamp)
 			}
+		})
+	}
+}
+
+func TestOtherPolicy(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after time.Duration // since the other policy was found
+		stays bool
+	}{
+		"M167: keeps a Node cordoned when another policy selects its Machine, since its policy may be replaced": {after: 2 * time.Second, stays: true},
+		"M167: restores it after three seconds if the other policy ignores outdated Nodes":                      {after: 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			r, deployment, cordon, remote := cordonedByRollout(t, func(*clusterv1.Machine, *clusterv1.MachineDeployment) {}, interceptor.Funcs{})
+			clock := clocktesting.NewFakePassiveClock(time.Now())
+			r.Clock = clock
+			request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(deployment)}
+			policy := func(name string) *v1alpha1.MachineDrainPolicy {
+				policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: name}}
+				policy.Spec.Rollout.OutdatedNodes = v1alpha1.OutdatedNodesIgnore
+				return policy
+			}
+			machines := &clusterv1.MachineList{}
+			g.Expect(r.Client.List(t.Context(), machines)).To(Succeed())
+			former := machinedrain.ParsePolicies([]v1alpha1.MachineDrainPolicy{*policy("former")})
+			s := &scope{cluster: &clusterv1.Cluster{}, deployment: deployment, machines: machines.Items, policies: former}
+			g.Expect(r.awaitPolicies(s, clock.Now())).To(BeZero(), "it follows the first policy at once")
+			g.Expect(r.Client.Create(t.Context(), policy("other"))).To(Succeed())
+
+			g.Expect(r.Reconcile(t.Context(), request)).To(Equal(reconcile.Result{RequeueAfter: 3 * time.Second}))
+			clock.SetTime(clock.Now().Add(tc.after))
+			_, err := r.Reconcile(t.Context(), request)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(cordon), cordon)).To(Succeed()) // it has a finalizer
+			g.Expect(cordon.Spec.Stage == v1alpha1.StageCordon && cordon.DeletionTimestamp.IsZero()).To(Equal(tc.stays), "stage %s", cordon.Spec.Stage)
 		})
 	}
 }

@@ -40,6 +40,8 @@ type Machine struct {
 	// Available means that the Machine's Node can run Pods.
 	Available bool
 	Deleting  bool
+	// Paused means that Cluster API does not update the conditions of the Machine, which may be those of an earlier rollout.
+	Paused bool
 	// LastProgress is the last time at which a change of the Machine was progress of the rollout.
 	LastProgress time.Time
 }
@@ -82,7 +84,7 @@ func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 	updated, outdated := false, r.outdatedSets()
 	var last time.Time
 	for _, m := range r.Machines {
-		updated = updated || !m.Outdated && !outdated.Has(m.MachineSet) && m.Available && !m.Deleting
+		updated = updated || !m.Outdated && !m.Paused && !outdated.Has(m.MachineSet) && m.Available && !m.Deleting
 		if m.LastProgress.After(last) {
 			last = m.LastProgress
 		}
@@ -92,11 +94,11 @@ func (r Rollout) mayCordon(now time.Time) (may bool, until time.Time) {
 }
 
 // outdatedSets returns the MachineSets with an outdated Machine. All of their Machines are outdated: Cluster API says so of one after the
-// other, and of a paused one never.
+// other. A paused one does not count: after a rollback, it may still be said to be outdated.
 func (r Rollout) outdatedSets() sets.Set[string] {
 	all := sets.New[string]()
 	for _, m := range r.Machines {
-		if m.Outdated && m.MachineSet != "" {
+		if m.Outdated && !m.Paused && m.MachineSet != "" {
 			all.Insert(m.MachineSet)
 		}
 	}
@@ -141,6 +143,7 @@ func machineOf(machine *clusterv1.Machine, policy v1alpha1.OutdatedNodesPolicy) 
 		Outdated:     upToDate != nil && upToDate.Status == metav1.ConditionFalse && upToDate.Reason == clusterv1.MachineNotUpToDateReason,
 		Available:    available != nil && available.Status == metav1.ConditionTrue,
 		Deleting:     !machine.DeletionTimestamp.IsZero(),
+		Paused:       machinedrain.HasPauseAnnotation(machine),
 		LastProgress: machine.CreationTimestamp.Time,
 	}
 	if !machinedrain.IsUpdatedInPlace(machine) {

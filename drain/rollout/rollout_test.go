@@ -72,6 +72,15 @@ func TestDecide(t *testing.T) {
 			stages{"a": "Cordon"}, at(11),
 		},
 		{
+			"M169: does not count a paused Machine as updated, since its condition may be old",
+			rolling(outdated("a"), paused(updated("b", true, at(1)))), at(2), stages{"a": "Idle"}, time.Time{},
+		},
+		{
+			"M169: cordons after a rollback although a paused Machine of the updated MachineSet is still said to be outdated",
+			rolling(ofSet("old", paused(outdated("a"))), ofSet("old", updated("b", true, at(1))), ofSet("new", outdated("c"))), at(2),
+			stages{"a": "Cordon", "c": "Cordon"}, at(11), // a stays as it is while it is paused
+		},
+		{
 			"M24: announces outdated Nodes with strategy OnDelete",
 			with(goingWell, func(r *rollout.Rollout) { r.RollingUpdate = false }), at(2), stages{"a": "Idle", "b": "Idle"}, time.Time{},
 		},
@@ -118,6 +127,11 @@ func deleting(m rollout.Machine) rollout.Machine {
 	return m
 }
 
+func paused(m rollout.Machine) rollout.Machine {
+	m.Paused = true
+	return m
+}
+
 func ofSet(machineSet string, m rollout.Machine) rollout.Machine {
 	m.MachineSet = machineSet
 	return m
@@ -139,6 +153,7 @@ func TestCordonIsCareful(t *testing.T) {
 				Name: string(rune('a' + i)), MachineSet: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "MachineSet"),
 				Policy:   rapid.SampledFrom([]v1alpha1.OutdatedNodesPolicy{"", "Ignore", "Announce", "Cordon", "Cordon"}).Draw(t, "policy"),
 				Outdated: rapid.Bool().Draw(t, "outdated"), Available: rapid.Bool().Draw(t, "available"), Deleting: rapid.Bool().Draw(t, "is deleted"),
+				Paused:       rapid.Bool().Draw(t, "is paused"),
 				LastProgress: at(rapid.IntRange(0, 30).Draw(t, "progress")),
 			}
 			r.Machines, byName[m.Name] = append(r.Machines, m), m
@@ -148,9 +163,9 @@ func TestCordonIsCareful(t *testing.T) {
 		room, last := false, time.Time{}
 		for _, m := range r.Machines {
 			isOutdated := slices.ContainsFunc(r.Machines, func(of rollout.Machine) bool {
-				return of.Outdated && of.MachineSet == m.MachineSet && m.MachineSet != ""
+				return of.Outdated && !of.Paused && of.MachineSet == m.MachineSet && m.MachineSet != ""
 			})
-			room = room || !m.Outdated && !isOutdated && m.Available && !m.Deleting
+			room = room || !m.Outdated && !m.Paused && !isOutdated && m.Available && !m.Deleting
 			if m.LastProgress.After(last) {
 				last = m.LastProgress
 			}
@@ -188,6 +203,8 @@ func TestOf(t *testing.T) {
 	ofMachineSet, inPlace := machine(available), machine(available)
 	ofMachineSet.Labels = map[string]string{clusterv1.MachineDeploymentUniqueLabel: "old"}
 	inPlace.Labels, inPlace.Annotations = ofMachineSet.Labels, map[string]string{clusterv1.UpdateInProgressAnnotation: ""}
+	isPaused := machine(available)
+	isPaused.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 	for _, test := range []struct {
 		name    string
 		machine clusterv1.Machine
@@ -207,6 +224,7 @@ func TestOf(t *testing.T) {
 			machine(condition("UpToDate", "True", "UpToDate", 0), available), rollout.Machine{Available: true, LastProgress: at(5)},
 		},
 		{"M169: knows the MachineSet of a Machine", ofMachineSet, rollout.Machine{MachineSet: "old", Available: true, LastProgress: at(5)}},
+		{"M169: knows whether a Machine is paused", isPaused, rollout.Machine{Paused: true, Available: true, LastProgress: at(5)}},
 		{
 			"M169: the condition of a Machine that is updated in place may be about its former MachineSet", inPlace,
 			rollout.Machine{Available: true, LastProgress: at(5)},
