@@ -155,7 +155,8 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete},
 			}
 			user := &scope{
-				request: workload.Request{Cluster: cluster}, client: remote, maintenance: of, nodes: []*corev1.Node{node}, others: []v1alpha1.NodeMaintenance{*m},
+				request: workload.Request{Cluster: cluster}, client: remote, before: of, maintenance: of, nodes: []*corev1.Node{node},
+				others: []v1alpha1.NodeMaintenance{*m},
 			}
 			_, err := r.uncordon(t.Context(), user)
 			g.Expect(err).NotTo(HaveOccurred())

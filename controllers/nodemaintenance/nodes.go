@@ -1,15 +1,16 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -25,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -137,31 +139,49 @@ func (r *Reconciler) holdsNodes(s *scope) bool {
 	return true
 }
 
-// uncordon restores the Nodes, except those that another NodeMaintenance still cordons.
+// uncordon restores the Nodes, except those that another NodeMaintenance still cordons. A Node that became schedulable unconditionally is
+// not uncordoned again, because another actor may have cordoned it since: after a refusal, nodeStatuses lists the Nodes that must still
+// become schedulable.
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
-	restore, unconditionally := cordon.Restore, cordon.RestoresUnconditionally(s.maintenance)
-	if unconditionally {
-		restore = cordon.Uncordon
-	}
+	unconditionally := cordon.RestoresUnconditionally(s.maintenance)
 	if r.holdsNodes(s) {
 		s.uncordonsAgain = unconditionally
 		return true, nil
 	}
+	isRepeated, left := meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed), nodesInStatus(s.before)
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	var refused atomic.Bool
-	for _, node := range s.nodes {
+	refused := make([]bool, len(s.nodes))
+	for i, node := range s.nodes {
+		restore, uncordons := cordon.Restore, unconditionally && (!isRepeated || left.Has(node.Name))
+		if uncordons {
+			restore = cordon.Uncordon
+		}
 		group.Go(func() error {
 			err := r.uncordonNode(ctx, s, node, restore)
-			if err != nil {
-				refused.Store(true)
-			}
+			refused[i] = err != nil && uncordons
 			return s.collect(ctx, "restore Node "+node.Name, err)
 		})
 	}
 	err := group.Wait()
-	s.uncordonsAgain = unconditionally && refused.Load()
+	if s.uncordonsAgain = slices.Contains(refused, true); s.uncordonsAgain {
+		listLeft(s, refused)
+	}
 	return err == nil, err
+}
+
+// listLeft removes the selected Nodes from nodeStatuses, except those that must still become schedulable.
+func listLeft(s *scope, left []bool) {
+	m, selected := s.maintenance, sets.New(nodeNames(s.nodes)...)
+	m.Status.NodeStatuses = slices.DeleteFunc(slices.Clone(m.Status.NodeStatuses), func(status v1alpha1.NodeMaintenanceNodeStatus) bool {
+		return selected.Has(status.NodeRef.Name)
+	})
+	for i, node := range s.nodes {
+		if left[i] && len(m.Status.NodeStatuses) < progress.MaxNodes {
+			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: node.Name}})
+		}
+	}
+	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {

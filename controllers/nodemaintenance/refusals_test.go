@@ -220,10 +220,13 @@ func TestRefusedEnd(t *testing.T) {
 }
 
 func TestRefusedUncordon(t *testing.T) {
-	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
+	test := func(t *testing.T, cordonedAgain bool) {
+		t.Helper()
 		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
+		atLast := []string{"a", "b"}
 		m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
+		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}, {NodeRef: v1alpha1.NodeReference{Name: "b"}}}
 		cordoned := func(name string) *corev1.Node { // by a user
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		}
@@ -270,11 +273,25 @@ func TestRefusedUncordon(t *testing.T) {
 			g.Expect(reconcile()).To(ConsistOf("a"))
 			g.Expect(meta.IsStatusConditionTrue(stored.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)).To(BeTrue())
 		}
+		if cordonedAgain {
+			a := &corev1.Node{}
+			g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "a"}, a)).To(Succeed())
+			a.Spec.Unschedulable = true
+			g.Expect(server.Update(t.Context(), a)).To(Succeed())
+			atLast = []string{"b"}
+			g.Expect(reconcile()).To(BeEmpty())
+		}
 		refuses = false
-		g.Expect(reconcile()).To(ConsistOf("a", "b"))
-		g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
-		g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+		for range 2 {
+			g.Expect(reconcile()).To(ConsistOf(atLast))
+			g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
+			g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+		}
+	}
+	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
+		test(t, false)
 	})
+	t.Run("R92: a Node that another actor has cordoned again meanwhile stays cordoned", func(t *testing.T) { test(t, true) })
 }
 
 // notFoundByProxy is the error of a client about the 404 of a proxy.
