@@ -281,6 +281,9 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 	if s.maintenance.Spec.Stage == v1alpha1.StageComplete {
 		return true, nil
 	}
+	if s.maintenance.Spec.Stage != v1alpha1.StageIdle { // the status may not show yet that it was left, see cordon.RestoresUnconditionally
+		startStages(s.maintenance, s.now)
+	}
 	s.maintenance.Spec.Stage = v1alpha1.StageComplete
 	return r.patchMetadata(ctx, s, "completing")
 }
