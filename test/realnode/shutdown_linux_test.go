@@ -119,7 +119,8 @@ func TestShutdown(t *testing.T) {
 		s.run(node, realnode.NewPod("l-slow", "20s", realnode.Grace(60)))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.Eventually(func() int { return node.Journal().Count("l-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
-		s.Expect(s.agentCondition(s, "late").Message).To(ContainSubstring("The kubelet still starts Pods that are bound to the Node"))
+		s.Eventually(func() string { return s.agentCondition(s, "late").Message }, eventually, pace).
+			Should(ContainSubstring("The kubelet still starts Pods that are bound to the Node"))
 
 		bound := func(name string, labels map[string]string) *corev1.Pod {
 			pod := realnode.NewPod(name, "1s")
