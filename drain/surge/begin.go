@@ -168,18 +168,22 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 }
 
 // scaleBackLost scales back a Deployment from which another actor has removed the record of the surge, but not the number of replicas. The
-// Deployment controller has copied the record to the ReplicaSet. The Evacuation of a Pod in it says that the surge has not ended.
+// Deployment controller has copied the record to the ReplicaSet. The Evacuation of a Pod in it says that the surge has not ended. If the
+// watch lags, and it has ended, the report is a conflict: the number may be that of another actor.
 func scaleBackLost(o Observation) (Decision, bool) {
 	for _, pod := range o.Leaving {
-		b, err := recordIn(pod.Recorded, o.Deployment)
-		if err != nil || !pod.Owned || pod.Surged != EventSurged || !b.includes(pod.UID) || b.Autoscaler != nil || b.Surged != replicas(o.Deployment) ||
-			len(o.held) > 0 {
+		if !pod.Owned || pod.Surged != EventSurged {
 			continue
 		}
-		d := Decision{Deployment: o.Deployment.DeepCopy(), Event: &Event{
-			Warning: true, Reason: EventSuperseded,
-			Message: "Scaled back to " + text.Count(b.Replicas, "replica") + ": another actor has removed the record of the surge",
-		}}
+		b, err := recordIn(pod.Recorded, o.Deployment)
+		if err != nil || !b.includes(pod.UID) || b.Autoscaler != nil || b.Surged != replicas(o.Deployment) {
+			continue
+		}
+		message := "Scaled back to " + text.Count(b.Replicas, "replica") + ": another actor has removed the record of the surge"
+		d := Decision{
+			Deployment: o.Deployment.DeepCopy(), Event: &Event{Warning: true, Reason: EventSuperseded, Message: message},
+			Reports: []Report{{Pod: pod.UID, Surged: EventSurged, Message: message + ".", Stalled: true}},
+		}
 		SetBaseline(d.Deployment, nil)
 		d.Deployment.Spec.Replicas = &b.Replicas
 		return d, true
@@ -269,12 +273,17 @@ func awaitHeld(o Observation, held, waiting []Leaving) []Report {
 	return reports
 }
 
-// await reports what Pods wait for, once: the time of the report is the start of the wait. It refuses the surge after settleTime.
+// await reports what Pods wait for, once: the time of the report is the start of the wait. It refuses the surge after settleTime. While a
+// Deployment is scaled for a Pod, its report continues to say so.
 func await(o Observation, waiting []Leaving, message string, refusal Refusal, why string) (reports []Report, requeueAt time.Time) {
 	for _, pod := range waiting {
 		switch {
 		case pod.Message != message:
-			reports = append(reports, Report{Pod: pod.UID, Message: message})
+			report := Report{Pod: pod.UID, Message: message}
+			if pod.Surged == EventSurged {
+				report.Surged = EventSurged
+			}
+			reports = append(reports, report)
 		case !o.Now.Before(pod.Progress.Add(settleTime)):
 			reports = append(reports, refuse(pod, refusal, why))
 			continue

@@ -151,7 +151,8 @@ func decideUnheld(o Observation) Decision {
 }
 
 // holds reports whether the present surge of the Deployment may concern one of these Pods. After an undo has removed the baseline of a
-// surge by an autoscaler, the Pods of that surge are not known.
+// surge by an autoscaler, the Pods of that surge are not known. After another actor has removed that of another surge, the Evacuations of
+// its Pods say so.
 func (o Observation) holds(held []Leaving) bool {
 	if o.Deployment == nil {
 		return false
@@ -162,7 +163,9 @@ func (o Observation) holds(held []Leaving) bool {
 	case b == nil && slices.ContainsFunc(o.Autoscalers, func(h *autoscalingv2.HorizontalPodAutoscaler) bool { return RaisedFor(h, o.Deployment.Name) }):
 		return true
 	default:
-		return slices.ContainsFunc(held, func(l Leaving) bool { return l.Marked || b != nil && b.includes(l.UID) })
+		return slices.ContainsFunc(held, func(l Leaving) bool {
+			return l.Marked || b == nil && l.Surged == EventSurged || b != nil && b.includes(l.UID)
+		})
 	}
 }
 

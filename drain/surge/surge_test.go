@@ -605,6 +605,47 @@ func TestRolloutUndo(t *testing.T) {
 			})
 		}
 	}
+	t.Run("E97: a surge whose record is removed scales back while the drain of a Pod is suspended that is not of this surge", func(t *testing.T) {
+		w := surged(3, 1)
+		w.evacuated(1, v1alpha1.SurgeAlways)
+		w.evacuations[w.pods[1].UID].suspended = true
+		w.replace(4)
+		for range 10 {
+			w.step()
+			w.settle()
+			w.evict()
+		}
+		if *w.deployment.Spec.Replicas != 3 {
+			t.Errorf("got %v, %v", w.deployment, w.refusals)
+		}
+	})
+	t.Run("E97: a surge whose record is removed while the drain of one of its Pods is suspended scales back when that drain is cancelled", func(t *testing.T) {
+		w := surged(3, 2)
+		held, other := w.pods[0].UID, w.pods[1].UID
+		w.evacuations[held].suspended = true
+		w.step()
+		if got := w.evacuations[other].surged; got != surge.EventSurged {
+			t.Errorf("the condition Surged is %q while the Deployment is scaled", got)
+		}
+		w.replace(*w.deployment.Spec.Replicas)
+		w.step()
+		delete(w.evacuations, held)
+		if w.run(); *w.deployment.Spec.Replicas != 3 {
+			t.Errorf("got %v, %v", w.deployment, w.refusals)
+		}
+	})
+	t.Run("E97: a number of replicas that another actor sets after the surge is kept while the watch lags", func(t *testing.T) {
+		w := surged(2, 1)
+		w.settle()
+		w.step()
+		w.lags = true
+		w.step()
+		w.scale(3)
+		w.step()
+		if *w.deployment.Spec.Replicas != 3 {
+			t.Errorf("got %v, %v", w.deployment, w.events)
+		}
+	})
 	t.Run("E93: a number of replicas that another actor has set is kept when it has also removed the record", func(t *testing.T) {
 		w := surged(2, 1)
 		w.replace(5)
