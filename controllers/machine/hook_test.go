@@ -400,6 +400,7 @@ func TestHandOver(t *testing.T) {
 				had(v1alpha1.ReasonMachineDraining, metav1.ConditionFalse) // the other manager drains it
 				g.Expect(management.Status().Update(t.Context(), machine)).To(Succeed())
 				g.Expect(machineChanged{}.Update(event.UpdateEvent{ObjectOld: handedOver, ObjectNew: machine})).To(BeTrue(), "K70: no other event may follow")
+				g.Expect(machineChanged{}.Update(event.UpdateEvent{ObjectOld: machine, ObjectNew: handedOver})).To(BeTrue(), "M104: the manager that drains it")
 				got, _ = reconciled()
 				g.Expect(got).To(Equal(v1alpha1.ReasonMachineDraining))
 				g.Expect(waits()).To(BeEmpty(), "K70: the other manager has the metric")

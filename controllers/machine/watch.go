@@ -154,7 +154,7 @@ func (machineChanged) Update(e event.UpdateEvent) bool {
 		!apiequality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		!apiequality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
 		before.Status.NodeRef != after.Status.NodeRef ||
-		isHandedOver(before) && !isHandedOver(after) || // the other manager has begun
+		isHandedOver(before) != isHandedOver(after) || // the other manager has begun, or a restarted one has overwritten its condition
 		!apiequality.Semantic.DeepEqual(before.Status.Deletion, after.Status.Deletion)
 }
 
