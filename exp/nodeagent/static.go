@@ -135,8 +135,11 @@ func (a *Agent) applyActions(ctx context.Context, actions hold.Actions, reported
 	for _, r := range actions.Release {
 		failures = append(failures, a.releaseManifest(ctx, r, reported))
 	}
-	for _, r := range actions.Finish {
-		failures = append(failures, a.Manifests.Finish(r))
+	for _, h := range actions.Finish {
+		failures = append(failures, a.reportFailure(ctx, h, a.Manifests.Finish(hold.Record{File: h.Manifest.File})))
+	}
+	for _, h := range actions.Held {
+		failures = append(failures, a.report(ctx, h))
 	}
 	for _, r := range actions.Reappeared {
 		if !reported[r.File] {
@@ -174,19 +177,16 @@ func (a *Agent) releaseManifest(ctx context.Context, r hold.Record, reported map
 // it reports that instead, until it can.
 func (a *Agent) holdManifest(ctx context.Context, h hold.Hold) error {
 	failedBefore := h.HasFailed()
-	if !failedBefore && h.Report(time.Now()) {
-		if err := a.Cluster.ReportEvacuation(ctx, h.Evacuation); err != nil {
+	if !failedBefore {
+		if err := a.report(ctx, h); err != nil {
 			return err
 		}
 	}
 	if err := a.Manifests.Hold(h.Manifest); err != nil {
-		if !h.ReportFailure(err) {
-			return err
-		}
-		return utilerrors.NewAggregate([]error{err, a.Cluster.ReportEvacuation(ctx, h.Evacuation)})
+		return a.reportFailure(ctx, h, err)
 	}
-	if failedBefore && h.Report(time.Now()) {
-		if err := a.Cluster.ReportEvacuation(ctx, h.Evacuation); err != nil {
+	if failedBefore {
+		if err := a.report(ctx, h); err != nil {
 			return err
 		}
 	}
@@ -194,4 +194,20 @@ func (a *Agent) holdManifest(ctx context.Context, h hold.Hold) error {
 	a.recordEvent(ctx, corev1.EventTypeNormal, eventHeld, "Holding manifest "+h.Manifest.File+": the kubelet terminates static Pod "+h.Manifest.Namespace+"/"+
 		h.Manifest.Name+" and starts it again when the maintenance is complete")
 	return nil
+}
+
+// report writes the report that the Pod terminates into the status of the Evacuation, unless it is there.
+func (a *Agent) report(ctx context.Context, h hold.Hold) error {
+	if !h.Report(time.Now()) {
+		return nil
+	}
+	return a.Cluster.ReportEvacuation(ctx, h.Evacuation)
+}
+
+// reportFailure writes why the agent cannot hold a manifest into the status of the Evacuation, unless failure is nil. It returns failure.
+func (a *Agent) reportFailure(ctx context.Context, h hold.Hold, failure error) error {
+	if failure == nil || h.Evacuation == nil || !h.ReportFailure(failure) {
+		return failure
+	}
+	return utilerrors.NewAggregate([]error{failure, a.Cluster.ReportEvacuation(ctx, h.Evacuation)})
 }

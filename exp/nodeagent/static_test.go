@@ -3,10 +3,13 @@ package nodeagent
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/exp/nodeagent/hold"
@@ -24,7 +27,7 @@ func TestApplyActions(t *testing.T) {
 		g.Expect(store.Hold(hold.Manifest{File: "other"})).To(Succeed())
 		err := agent.applyActions(t.Context(), hold.Actions{
 			Release: []hold.Record{{File: "missing", Moved: true}, {File: "other", Moved: true}},
-			Finish:  []hold.Record{{File: "later"}},
+			Finish:  []hold.Hold{{Manifest: hold.Manifest{File: "later"}}},
 		}, map[string]bool{})
 		g.Expect(err).To(MatchError(ContainSubstring("missing")))
 		g.Expect(filepath.Join(store.Dir, "other")).To(BeARegularFile())
@@ -72,5 +75,58 @@ func TestManifestCannotBeHeld(t *testing.T) {
 		g.Expect(server.evacuations).To(HaveLen(3))
 		g.Expect(server.evacuations[2].Message).To(HavePrefix("The kubelet terminates the static Pod"))
 		g.Expect(server.evacuations[2].ExpectedEvacuationFinishTime).NotTo(BeNil())
+	})
+}
+
+func TestManifestCannotBeMoved(t *testing.T) {
+	t.Run("S97: a report on the Evacuation that was lost is repeated: that the manifest cannot be moved, and later that it is held", func(t *testing.T) {
+		elsewhere, err := os.MkdirTemp("/dev/shm", "held") // a file cannot be renamed into another file system
+		if err != nil {
+			t.Skip("SKIPPED: a second file system is required")
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(elsewhere) })
+		g, server := NewWithT(t), &apiServer{}
+		agent, store := agentOf(t, server), manifests.Store{Dir: t.TempDir()}
+		agent.Manifests, agent.node = store, nodeOf("u1")
+		agent.node.Annotations = map[string]string{v1alpha1.StaticPodTargetsAnnotation: `[{"podType":"Static","podPriority":0}]`}
+		write := func(file, content string) { g.Expect(os.WriteFile(file, []byte(content), 0o600)).To(Succeed()) }
+		const record = `{"file":"web.yaml","namespace":"default","name":"web","gracePeriod":60000000000}`
+		held := filepath.Join(store.Dir, ".held-by-node-maintenance")
+		write(filepath.Join(store.Dir, "web.yaml"), "metadata: {name: web}")
+		write(filepath.Join(elsewhere, "web.yaml.record"), record)
+		g.Expect(os.Symlink(elsewhere, held)).To(Succeed())
+		e := v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "u1-web", Annotations: map[string]string{v1alpha1.EvacuationNodeAnnotation: "n1"},
+			Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer},
+		}}
+		e.Spec.PodRef.Name, e.Status.ActiveEvacuatorClass = "web-n1", ptr.To(v1alpha1.EvacuatorClassKubelet)
+		g.Expect(hold.Hold{Evacuation: &e}.Report(time.Now())).To(BeTrue(), "the agent has reported that the Pod terminates, and its process has ended")
+		reconcile := func() error {
+			e.ResourceVersion = strconv.Itoa(len(server.evacuations))
+			if n := len(server.evacuations); n > 0 {
+				class := e.Status.ActiveEvacuatorClass
+				e.Status = server.evacuations[n-1]
+				e.Status.ActiveEvacuatorClass = class
+			}
+			_, err := agent.reconcileStaticPods(t.Context(), &staticPodEvacuations{stop: func() {}, observed: []v1alpha1.Evacuation{e}}, map[string]bool{})
+			return err
+		}
+		for range 3 {
+			g.Expect(reconcile()).To(MatchError(ContainSubstring("cross-device")))
+		}
+		g.Expect(server.evacuations).To(HaveLen(1))
+		g.Expect(server.evacuations[0].Message).To(HavePrefix("The node agent cannot hold the manifest web.yaml, so the kubelet runs the static Pod: "))
+
+		g.Expect(os.Remove(held)).To(Succeed())
+		g.Expect(os.Mkdir(held, 0o700)).To(Succeed())
+		write(filepath.Join(held, "web.yaml.record"), record)
+		for range 3 {
+			g.Expect(reconcile()).To(Succeed())
+		}
+		g.Expect(filepath.Join(held, "web.yaml")).To(BeARegularFile())
+		g.Expect(server.evacuations).To(HaveLen(2))
+		last := server.evacuations[1]
+		g.Expect(last.Message).To(HavePrefix("The kubelet terminates the static Pod"))
+		g.Expect(last.ExpectedEvacuationFinishTime.Sub(last.EvacuationProgressTimestamp.Time)).To(Equal(time.Minute))
 	})
 }

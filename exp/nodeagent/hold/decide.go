@@ -31,6 +31,8 @@ type Record struct {
 	File      string `json:"file"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	// GracePeriod is that of the Pod. Earlier versions did not store it.
+	GracePeriod time.Duration `json:"gracePeriod,omitempty"`
 	// Moved is true if the manifest is in the directory of held manifests. It is observed, not stored.
 	Moved bool `json:"-"`
 }
@@ -60,8 +62,11 @@ type Hold struct {
 type Actions struct {
 	// Hold lists manifests to hold: report on the Evacuation, write the record, move the manifest.
 	Hold []Hold
-	// Finish lists manifests whose move was interrupted, for example by a power cut: move them.
-	Finish []Record
+	// Finish lists manifests whose move was interrupted, for example by a power cut, or has failed: move them. Evacuation is nil if none
+	// requests this any more.
+	Finish []Hold
+	// Held lists held manifests whose Evacuation says that they cannot be held: report that the Pod terminates.
+	Held []Hold
 	// Release lists manifests to release: move the manifest back if it has been moved, and remove the record.
 	Release []Record
 	// Reappeared lists held manifests of which the kubelet's directory has a file with the same name again. The agent does not move it.
@@ -79,19 +84,24 @@ func Decide(o Observed) Actions {
 	if !o.Known {
 		return actions
 	}
-	records, inPlace := map[string]Record{}, map[string]bool{}
+	records, inPlace := map[string]Record{}, map[string]Manifest{}
 	for _, m := range o.Manifests {
-		inPlace[m.File] = true
+		inPlace[m.File] = m
 	}
 	for _, r := range o.Records {
 		records[r.File] = r
-		switch {
+		switch m, isInPlace := inPlace[r.File]; {
 		case len(o.Targets) == 0:
 			actions.Release = append(actions.Release, r)
-		case r.Moved && inPlace[r.File]:
+		case r.Moved && isInPlace:
 			actions.Reappeared = append(actions.Reappeared, r)
-		case !r.Moved && inPlace[r.File]:
-			actions.Finish = append(actions.Finish, r)
+		case isInPlace:
+			actions.Finish = append(actions.Finish, Hold{Manifest: m, Evacuation: o.evacuationOf(m), Cause: o.Cause})
+		case r.Moved:
+			h := Hold{Manifest: r.manifest(), Evacuation: o.evacuationNamed(r.Namespace, r.Name), Cause: o.Cause}
+			if h.Evacuation != nil && h.HasFailed() {
+				actions.Held = append(actions.Held, h)
+			}
 		}
 	}
 	for _, m := range o.Manifests {
@@ -104,8 +114,12 @@ func Decide(o Observed) Actions {
 	}
 	byFile := func(a, b Record) int { return cmp.Compare(a.File, b.File) }
 	slices.SortFunc(actions.Release, byFile)
-	slices.SortFunc(actions.Finish, byFile)
+	slices.SortFunc(actions.Finish, func(a, b Hold) int { return cmp.Compare(a.Manifest.File, b.Manifest.File) })
 	return actions
+}
+
+func (r Record) manifest() Manifest {
+	return Manifest{File: r.File, Namespace: r.Namespace, Name: r.Name, GracePeriod: r.GracePeriod}
 }
 
 // evacuationOf returns a copy of the Evacuation that requests the removal of the static Pod, or nil: the agent is its active
@@ -115,13 +129,19 @@ func (o Observed) evacuationOf(m Manifest) *v1alpha1.Evacuation {
 	if !plan.CoversPod(o.Targets, plan.Pod{Type: v1alpha1.PodTypeStatic, Priority: m.Priority, Labels: m.Labels}, 0) {
 		return nil
 	}
+	return o.evacuationNamed(m.Namespace, m.Name)
+}
+
+// evacuationNamed returns a copy of the Evacuation of a static Pod of which the agent is the active evacuator, and a NodeMaintenance an
+// instigator, or nil.
+func (o Observed) evacuationNamed(namespace, name string) *v1alpha1.Evacuation {
 	for i := range o.Evacuations {
 		e := &o.Evacuations[i]
 		switch {
 		case !e.IsAssignedTo(v1alpha1.EvacuatorClassKubelet):
 		case e.Annotations[v1alpha1.EvacuationNodeAnnotation] != o.Node:
 		case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
-		case e.Namespace == m.Namespace && e.Spec.PodRef.Name == MirrorName(m.Name, o.Node):
+		case e.Namespace == namespace && e.Spec.PodRef.Name == MirrorName(name, o.Node):
 			return e.DeepCopy()
 		}
 	}

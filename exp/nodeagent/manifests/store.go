@@ -121,7 +121,7 @@ func (s Store) Hold(m hold.Manifest) error {
 	if err := os.MkdirAll(filepath.Join(s.Dir, heldDir), 0o700); err != nil {
 		return errors.Wrap(err, "creating the directory of held manifests")
 	}
-	record := hold.Record{File: m.File, Namespace: m.Namespace, Name: m.Name}
+	record := hold.Record{File: m.File, Namespace: m.Namespace, Name: m.Name, GracePeriod: m.GracePeriod}
 	content, err := json.Marshal(record)
 	if err != nil {
 		return errors.Wrap(err, "writing the record of a held manifest")
