@@ -80,7 +80,7 @@ func TestManifestCannotBeHeld(t *testing.T) {
 
 func TestManifestCannotBeMoved(t *testing.T) {
 	t.Run("S97: a report on the Evacuation that was lost is repeated: that the manifest cannot be moved, and later that it is held", func(t *testing.T) {
-		elsewhere, err := os.MkdirTemp("/dev/shm", "held") // a file cannot be renamed into another file system
+		elsewhere, err := os.MkdirTemp("/dev/shm", "held") //nolint:usetesting // a file cannot be renamed into another file system
 		if err != nil {
 			t.Skip("SKIPPED: a second file system is required")
 		}
