@@ -124,7 +124,7 @@ func (s *scope) policyOf(machine *clusterv1.Machine) *v1alpha1.MachineDrainPolic
 }
 
 // awaitPolicies finds the Machines that another policy selects than before: a tool may replace their policy. It returns when the first of
-// them follows the other one, zero if there are none. Their former policies are kept in memory: a restart ends this wait.
+// them follows the other one, zero if none has to wait. Their former policies are kept in memory: a restart ends this wait.
 func (r *Reconciler) awaitPolicies(s *scope, now time.Time) (settle time.Time) {
 	key := client.ObjectKeyFromObject(s.deployment)
 	remembered, _ := r.followed.Load(key)

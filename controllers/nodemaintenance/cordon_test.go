@@ -16,7 +16,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -95,20 +94,8 @@ func TestDeletedBeforeItsStageIsReported(t *testing.T) {
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		server := fakes.Builder(m, node).WithStatusSubresource(m).WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).Build()
-		r := &Reconciler{
-			written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-			Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
-		}
-		s := &scope{
-			request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
-			nodes: []*corev1.Node{node},
-		}
-		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
-		s.maintenance = s.before.DeepCopy()
-		for _, step := range r.steps(s) {
-			_, err := step(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-		}
+		r := reconcilerOf(t, server, cluster)
+		r.reconcileOnce(t, server, cluster, m.Name)
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), m)).NotTo(Succeed(), "it has ended")
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
 		g.Expect(node.Spec.Unschedulable).To(BeTrue())

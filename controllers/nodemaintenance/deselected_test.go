@@ -11,13 +11,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -113,24 +111,10 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 						return c.SubResource(of).Patch(ctx, object, patch, options...)
 					},
 				}).Build()
-			r := &Reconciler{
-				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
-			}
+			r := reconcilerOf(t, server, cluster)
 			stored := &v1alpha1.NodeMaintenance{}
 			reconcile := func() {
-				s := &scope{
-					request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
-				}
-				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
-				s.maintenance = s.before.DeepCopy()
-				var err error
-				s.nodes, err = selectedNodes(t.Context(), server, m)
-				g.Expect(err).NotTo(HaveOccurred())
-				for _, step := range r.steps(s) {
-					_, err := step(t.Context(), s)
-					g.Expect(err).NotTo(HaveOccurred())
-				}
+				r.reconcileOnce(t, server, cluster, m.Name)
 				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
 				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(a), a)).To(Succeed())
 			}

@@ -241,24 +241,10 @@ func TestRefusedUncordon(t *testing.T) {
 					return c.Patch(ctx, object, patch, options...)
 				},
 			}).Build()
-		r := &Reconciler{
-			written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-			Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
-		}
+		r := reconcilerOf(t, server, cluster)
 		stored := &v1alpha1.NodeMaintenance{}
 		reconcile := func() (schedulable []string) {
-			s := &scope{
-				request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now(),
-			}
-			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
-			s.maintenance = s.before.DeepCopy()
-			var err error
-			s.nodes, err = selectedNodes(t.Context(), server, m)
-			g.Expect(err).NotTo(HaveOccurred())
-			for _, step := range r.steps(s) {
-				_, err := step(t.Context(), s)
-				g.Expect(err).NotTo(HaveOccurred())
-			}
+			r.reconcileOnce(t, server, cluster, m.Name)
 			nodes := &corev1.NodeList{}
 			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
 			for _, node := range nodes.Items {

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -41,6 +43,31 @@ func (c connectedTo) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Con
 func clustersWith(cache clustercache.ClusterCache, cluster types.NamespacedName) *workload.Clusters {
 	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
 	return workload.NewClusters(management, cache, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
+}
+
+// reconcilerOf returns a reconciler for one workload cluster.
+func reconcilerOf(t *testing.T, server client.WithWatch, cluster types.NamespacedName) *Reconciler {
+	t.Helper()
+	return &Reconciler{
+		written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+		Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
+	}
+}
+
+// reconcileOnce runs all steps for a NodeMaintenance, with the Nodes that it selects. None may fail.
+func (r *Reconciler) reconcileOnce(t *testing.T, server client.Client, cluster types.NamespacedName, name string) {
+	t.Helper()
+	g, request := NewWithT(t), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}}
+	s := &scope{request: request, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
+	g.Expect(server.Get(t.Context(), request.Object, s.before)).To(Succeed())
+	s.maintenance = s.before.DeepCopy()
+	var err error
+	s.nodes, err = selectedNodes(t.Context(), server, s.maintenance)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, step := range r.steps(s) {
+		_, err := step(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
 }
 
 // maintenanceOf returns a NodeMaintenance that drains Nodes.

@@ -212,7 +212,8 @@ func TestReport(t *testing.T) {
 
 // narrow are the labels of the time axis that overlap, and the widths of what must fit a narrow screen.
 const narrow = `(() => {
-	const labels = [...document.querySelectorAll(".axis div")].map(axis => [...axis.children].map(label => label.getBoundingClientRect()).filter(label => label.width > 0));
+	const boxes = axis => [...axis.children].map(label => label.getBoundingClientRect()).filter(label => label.width > 0);
+	const labels = [...document.querySelectorAll(".axis div")].map(boxes);
 	return {
 		page: document.documentElement.scrollWidth,
 		chart: Math.min(...[...document.querySelectorAll("svg")].filter(chart => chart.clientWidth > 0).map(chart => chart.clientWidth)),
