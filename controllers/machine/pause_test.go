@@ -114,16 +114,22 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 		return &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}}
 	}
 	deletePolicy := func(g Gomega, r *Reconciler) { g.Expect(r.Client.Delete(t.Context(), named("own"))).To(Succeed()) }
+	replacePolicy := func(g Gomega, r *Reconciler) {
+		deletePolicy(g, r)
+		g.Expect(r.Client.Create(t.Context(), named("other"))).To(Succeed())
+	}
 	for name, tc := range map[string]struct {
-		during func(g Gomega, r *Reconciler)
-		ends   func(r *Reconciler, delivered client.Client) // what the drain waits for, nil if it takes three seconds
-		patch  error
+		inPlace bool
+		during  func(g Gomega, r *Reconciler)
+		ends    func(r *Reconciler, delivered client.Client) // what the drain waits for, nil if it takes three seconds
+		patch   error
 	}{
-		"M162: after a pause, a drain waits until it is known that another policy selects the Machine": {
-			during: func(g Gomega, r *Reconciler) {
-				deletePolicy(g, r)
-				g.Expect(r.Client.Create(t.Context(), named("other"))).To(Succeed())
-			},
+		"M162: after a pause, a drain waits until it is known that another policy selects the Machine":          {during: replacePolicy},
+		"M162: after a pause, a drain in place waits until it is known that another policy selects the Machine": {during: replacePolicy, inPlace: true},
+		"M162: after a pause, a drain in place waits until its policy can be decoded": {
+			inPlace: true,
+			during:  func(_ Gomega, r *Reconciler) { r.Maintenances.Unread = unreadPolicy(t, "a") },
+			ends:    func(r *Reconciler, _ client.Client) { r.Maintenances.Unread = nil },
 		},
 		"M162: after a pause, a drain waits until it is known that no policy selects the Machine": {during: deletePolicy},
 		"M163: after a pause, a drain waits until the watch has delivered the rules that the API server has": {
@@ -138,6 +144,10 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, m, patchError := NewWithT(t), deletedWorkers(start, "a")[0], error(nil)
+			if tc.inPlace {
+				m.DeletionTimestamp, m.Finalizers = nil, nil
+				m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+			}
 			management := managementCluster(m).WithObjects(named("own")).Build()
 			remote := workloadCluster(m).WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {

@@ -628,7 +628,9 @@ func TestRolloutUndo(t *testing.T) {
 			t.Errorf("the condition Surged is %q while the Deployment is scaled", got)
 		}
 		w.replace(*w.deployment.Spec.Replicas)
-		w.step()
+		if w.step(); *w.deployment.Spec.Replicas != 5 {
+			t.Errorf("got %v while the drain of a Pod of the surge is suspended", w.deployment)
+		}
 		delete(w.evacuations, held)
 		if w.run(); *w.deployment.Spec.Replicas != 3 {
 			t.Errorf("got %v, %v", w.deployment, w.refusals)
