@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -88,16 +90,39 @@ func TestActorThatMakesANodeSchedulable(t *testing.T) {
 }
 
 func TestDeletedBeforeItsStageIsReported(t *testing.T) {
-	t.Run("R93: a NodeMaintenance that is deleted just after it has left stage Idle does not uncordon a Node that a user has cordoned", func(t *testing.T) {
-		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
+	test := func(t *testing.T, fails bool) {
+		t.Helper()
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
 		m.Spec.Stage, m.Finalizers, m.DeletionTimestamp = v1alpha1.StageCordon, []string{v1alpha1.MaintenanceCompletionFinalizer}, new(metav1.Now())
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
-		server := fakes.Builder(m, node).WithStatusSubresource(m).WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).Build()
+		cordoned := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		cordoned.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}
+		server := fakes.Builder(m, node, cordoned).WithStatusSubresource(m).
+			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() == "b" && fails {
+						return errors.New("connection refused")
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			}).Build()
 		r := reconcilerOf(t, server, cluster)
-		r.reconcileOnce(t, server, cluster, m.Name)
+		if fails {
+			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).NotTo(Succeed())
+			fails = false
+		}
+		g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), m)).NotTo(Succeed(), "it has ended")
-		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+		for _, of := range []*corev1.Node{node, cordoned} {
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(of), of)).To(Succeed())
+		}
 		g.Expect(node.Spec.Unschedulable).To(BeTrue())
+		g.Expect(cordoned.Spec.Unschedulable).To(BeFalse())
+	}
+	t.Run("R93: a NodeMaintenance that is deleted just after it has left stage Idle does not uncordon a Node that a user has cordoned", func(t *testing.T) {
+		test(t, false)
 	})
+	t.Run("R93: nor does it when the first attempt to restore the other Nodes fails", func(t *testing.T) { test(t, true) })
 }

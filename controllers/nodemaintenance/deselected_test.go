@@ -114,7 +114,7 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 			r := reconcilerOf(t, server, cluster)
 			stored := &v1alpha1.NodeMaintenance{}
 			reconcile := func() {
-				r.reconcileOnce(t, server, cluster, m.Name)
+				g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
 				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
 				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(a), a)).To(Succeed())
 			}

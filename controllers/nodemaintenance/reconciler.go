@@ -31,6 +31,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
@@ -281,11 +282,25 @@ func (r *Reconciler) moveToComplete(ctx context.Context, s *scope) (bool, error)
 	if s.maintenance.Spec.Stage == v1alpha1.StageComplete {
 		return true, nil
 	}
-	if s.maintenance.Spec.Stage != v1alpha1.StageIdle { // the status may not show yet that it was left, see cordon.RestoresUnconditionally
-		startStages(s.maintenance, s.now)
+	if s.maintenance.Spec.Stage != v1alpha1.StageIdle && cordon.RestoresUnconditionally(s.maintenance) {
+		if err := recordStage(ctx, s); err != nil {
+			return false, err
+		}
 	}
 	s.maintenance.Spec.Stage = v1alpha1.StageComplete
 	return r.patchMetadata(ctx, s, "completing")
+}
+
+// recordStage stores in the status that the NodeMaintenance has left stage Idle. After it has moved to Complete, only the status tells that
+// it was not moved there from Idle.
+func recordStage(ctx context.Context, s *scope) error {
+	changed := s.before.DeepCopy()
+	startStages(changed, s.now)
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the stage of NodeMaintenance %s", s.maintenance.Name)
+	}
+	s.before, s.maintenance = changed, changed.DeepCopy()
+	return nil
 }
 
 // isNodeDeleted reports whether the NodeMaintenance ends because its Node no longer exists.

@@ -244,7 +244,7 @@ func TestRefusedUncordon(t *testing.T) {
 		r := reconcilerOf(t, server, cluster)
 		stored := &v1alpha1.NodeMaintenance{}
 		reconcile := func() (schedulable []string) {
-			r.reconcileOnce(t, server, cluster, m.Name)
+			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
 			nodes := &corev1.NodeList{}
 			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
 			for _, node := range nodes.Items {

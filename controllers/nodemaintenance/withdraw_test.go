@@ -54,8 +54,8 @@ func reconcilerOf(t *testing.T, server client.WithWatch, cluster types.Namespace
 	}
 }
 
-// reconcileOnce runs all steps for a NodeMaintenance, with the Nodes that it selects. None may fail.
-func (r *Reconciler) reconcileOnce(t *testing.T, server client.Client, cluster types.NamespacedName, name string) {
+// reconcileOnce runs the steps for a NodeMaintenance, with the Nodes that it selects.
+func (r *Reconciler) reconcileOnce(t *testing.T, server client.Client, cluster types.NamespacedName, name string) error {
 	t.Helper()
 	g, request := NewWithT(t), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}}
 	s := &scope{request: request, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
@@ -65,9 +65,11 @@ func (r *Reconciler) reconcileOnce(t *testing.T, server client.Client, cluster t
 	s.nodes, err = selectedNodes(t.Context(), server, s.maintenance)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, step := range r.steps(s) {
-		_, err := step(t.Context(), s)
-		g.Expect(err).NotTo(HaveOccurred())
+		if done, err := step(t.Context(), s); err != nil || !done {
+			return err
+		}
 	}
+	return nil
 }
 
 // maintenanceOf returns a NodeMaintenance that drains Nodes.
