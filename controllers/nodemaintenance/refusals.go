@@ -58,6 +58,7 @@ func (s *scope) collectAnswer(ctx context.Context, doing string, err error) erro
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
 	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
 	switch {
+	case message == "" && s.uncordonsAgain: // the write that was refused has not been repeated, see holdsNodes
 	case message == "":
 		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
 	case r.reportedMessage(s, v1alpha1.NodeMaintenanceRestoreFailed, message, refusedBackoff(s)) == "":

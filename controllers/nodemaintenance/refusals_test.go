@@ -285,6 +285,20 @@ func notFoundByProxy(name string) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)
 }
 
+func TestRefusalThatIsNotOver(t *testing.T) {
+	t.Run("R92: RestoreFailed stays while a NodeMaintenance cannot be decoded: other Nodes are not uncordoned again", func(t *testing.T) {
+		g, m := NewWithT(t), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageComplete}}
+		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceRestoreFailed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRequestRefused}}
+		s := &scope{client: fakes.Builder(m).WithStatusSubresource(m).Build(), before: m.DeepCopy(), uncordonsAgain: true}
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
+		s.maintenance = s.before.DeepCopy()
+		_, err := (&Reconciler{}).reportRefused(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(s.client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		g.Expect(meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)).To(BeTrue())
+	})
+}
+
 func TestRefusalThatIsOver(t *testing.T) {
 	t.Run("R71: RestoreFailed is removed in stage Complete, also while the Node stays cordoned because its Machine is being deleted", func(t *testing.T) {
 		g, m := NewWithT(t), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageComplete}}
