@@ -172,11 +172,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 // watch lags, and it has ended, the report is a conflict: the number may be that of another actor.
 func scaleBackLost(o Observation) (Decision, bool) {
 	for _, pod := range o.Leaving {
-		if !pod.Owned || pod.Surged != EventSurged {
-			continue
-		}
-		b, err := recordIn(pod.Recorded, o.Deployment)
-		if err != nil || !b.includes(pod.UID) || b.Autoscaler != nil || b.Surged != replicas(o.Deployment) {
+		b := pod.lostRecord(o.Deployment)
+		if b == nil {
 			continue
 		}
 		message := "Scaled back to " + text.Count(b.Replicas, "replica") + ": another actor has removed the record of the surge"
@@ -189,6 +186,19 @@ func scaleBackLost(o Observation) (Decision, bool) {
 		return d, true
 	}
 	return Decision{}, false
+}
+
+// lostRecord returns the baseline of the surge of a Pod that another actor has removed from the Deployment, nil if there is none, or if the
+// number of replicas is not that of the surge.
+func (l Leaving) lostRecord(d *appsv1.Deployment) *Baseline {
+	if !l.Owned || l.Surged != EventSurged {
+		return nil
+	}
+	b, err := recordIn(l.Recorded, d)
+	if err != nil || !b.includes(l.UID) || b.Autoscaler != nil || b.Surged != replicas(d) {
+		return nil
+	}
+	return b
 }
 
 // ineligible returns why the Deployment cannot surge.

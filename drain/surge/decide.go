@@ -151,8 +151,8 @@ func decideUnheld(o Observation) Decision {
 }
 
 // holds reports whether the present surge of the Deployment may concern one of these Pods. After an undo has removed the baseline of a
-// surge by an autoscaler, the Pods of that surge are not known. After another actor has removed that of another surge, the Evacuations of
-// its Pods say so.
+// surge by an autoscaler, the Pods of that surge are not known. After another actor has removed that of another surge, but kept the
+// number of replicas, the Evacuations of its Pods say so.
 func (o Observation) holds(held []Leaving) bool {
 	if o.Deployment == nil {
 		return false
@@ -164,7 +164,7 @@ func (o Observation) holds(held []Leaving) bool {
 		return true
 	default:
 		return slices.ContainsFunc(held, func(l Leaving) bool {
-			return l.Marked || b == nil && l.Surged == EventSurged || b != nil && b.includes(l.UID)
+			return l.Marked || b == nil && l.lostRecord(o.Deployment) != nil || b != nil && b.includes(l.UID)
 		})
 	}
 }

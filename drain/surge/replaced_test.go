@@ -131,6 +131,16 @@ func TestReplacedDeployment(t *testing.T) {
 			t.Errorf("got %v, %v", w.deployment, w.refusals)
 		}
 	})
+	t.Run("E97: a Pod does not wait for a suspended drain when another actor has removed the record and set another number", func(t *testing.T) {
+		w := surged(3, 2)
+		held, other := w.pods[0].UID, w.pods[1].UID
+		w.evacuations[held].suspended = true
+		w.replace(3)
+		w.step()
+		if e := w.evacuations[other]; !e.completed || e.surged != "" {
+			t.Errorf("got %q, %q", e.surged, e.message)
+		}
+	})
 	t.Run("E97: a number of replicas that another actor sets after the surge is kept while the watch lags", func(t *testing.T) {
 		w := surged(2, 1)
 		w.settle()
