@@ -220,6 +220,7 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 	if err != nil || s.maintenance == nil {
 		return err // the next connection triggers a reconciliation
 	}
+	s.staysPaused = s.maintenance.Drains()
 	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }
 

@@ -215,3 +215,65 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 		g.Expect(suspended).To(BeTrue())
 	})
 }
+
+// TestWithdrawnDuringPause: a drain ends during a pause. Until the cache has its completed NodeMaintenance, Pods would be evicted.
+func TestWithdrawnDuringPause(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		deleted, disconnected bool
+		change                string // the annotation that is removed during the pause
+	}{
+		"M162: after a pause, no Pod is evicted for a drain in place whose stage annotation was removed during the pause": {
+			change: v1alpha1.MachineStageAnnotation,
+		},
+		"M162: after a pause, no Pod is evicted for it either when the workload cluster is connected later": {
+			change: v1alpha1.MachineStageAnnotation, disconnected: true,
+		},
+		"M162: after a pause, no Pod is evicted for a deleted Machine whose hook another actor has removed during the pause": {
+			change: v1alpha1.PreDrainHookAnnotation, deleted: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+			if !tc.deleted {
+				m.DeletionTimestamp, m.Finalizers = nil, nil
+				m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+			}
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
+			connection := &breaking{ClusterCache: connectedTo(remote, start)}
+			r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
+			infrastructureExists(r, m)
+			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+			stored := &clusterv1.Machine{}
+			change := func(change func()) {
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				change()
+				g.Expect(management.Update(t.Context(), stored)).To(Succeed())
+			}
+			g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+			drains, _ := drainingIn(t, remote)
+			g.Expect(drains).To(HaveLen(1))
+			at := func(after time.Duration) (suspended bool) {
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+				suspended, err := r.Maintenances.IsSuspended(t.Context(), &drains[0], stored) // as the cache has it
+				g.Expect(err).NotTo(HaveOccurred())
+				return suspended
+			}
+			change(func() { stored.Annotations[clusterv1.PausedAnnotation] = "" })
+			g.Expect(at(time.Minute)).To(BeTrue())
+			change(func() {
+				delete(stored.Annotations, clusterv1.PausedAnnotation)
+				delete(stored.Annotations, tc.change)
+			})
+			if connection.broken = tc.disconnected; tc.disconnected {
+				g.Expect(at(2*time.Minute)).To(BeTrue(), "the workload cluster is not connected")
+				connection.broken = false
+			}
+			g.Expect(at(3*time.Minute)).To(BeTrue(), "until the cache has the NodeMaintenance in stage Complete")
+			left, _ := drainingIn(t, remote)
+			g.Expect(left).To(BeEmpty())
+			g.Expect(at(3*time.Minute + time.Second)).To(BeFalse())
+		})
+	}
+}

@@ -41,6 +41,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
+	s.staysPaused = err != nil
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	wanted := stage
 	if s.policy == nil && !s.awaitsPolicy() { // the stage annotation has no effect
@@ -52,7 +53,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stays:
-		s.staysPaused = again > 0
+		s.staysPaused = s.staysPaused || again > 0
 		return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
@@ -105,6 +106,7 @@ func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) t
 // endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines
 // may lag behind the deletion.
 func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Result, error) {
+	s.staysPaused = true
 	live, err := r.liveMachine(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -377,6 +379,7 @@ func (r *Reconciler) completeMaintenance(ctx context.Context, s *scope) error {
 	if !s.maintenance.DeletionTimestamp.IsZero() {
 		return nil
 	}
+	s.staysPaused = true
 	return machinemaintenance.CompleteAndDelete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }
 
