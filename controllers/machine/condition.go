@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -52,7 +51,7 @@ func (r *Reconciler) reportWait(ctx context.Context, s *scope, result outcome) (
 		result.message += "\n" + machinedrain.UndecidedMessage(s.undecided)
 	}
 	wanted := waitingCondition(result.reason, result.message)
-	observeUnended(s, cmp.Or(wanted.Reason, conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)))
+	observeUnended(s, wanted.Reason)
 	if due := r.nextReport(s, wanted); s.now.Before(due) {
 		if result.at.IsZero() || due.Before(result.at) {
 			result.at = due

@@ -113,11 +113,15 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	return r.applyConfirmed(ctx, s, desired)
 }
 
-// applyConfirmed is apply, with confirmSettings before a drain begins, or continues after a pause.
+// applyConfirmed is apply, with confirmSettings before a drain begins, or continues after a pause. A drain in place that has completed or
+// timed out keeps its result meanwhile: the condition may be the only record of that, see machinedrain.WasDrained.
 func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
 	begins := desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain)
 	if begins || r.Maintenances.IsPaused(client.ObjectKeyFromObject(s.machine)) {
 		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
+			if !begins && !machinedrain.MayDrain(s.machine) {
+				waiting.reason, waiting.message = "", ""
+			}
 			return waiting, nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -72,11 +73,14 @@ type unendedDrain struct {
 	start           time.Time
 }
 
-// observeUnended records what the drain of a Machine waits for. It counts from the start of stage Drain, which is kept while it cannot be
-// read, and before that from the request. A start in the future would prevent the alert: a user of the workload cluster may have written
-// it.
+// observeUnended records what the drain of a Machine waits for: the reason of its condition if reason is empty. It counts from the start of
+// stage Drain, which is kept while it cannot be read, and before that from the request. A start in the future would prevent the alert: a
+// user of the workload cluster may have written it.
 func observeUnended(s *scope, reason string) {
 	requested, machine := machinedrain.RequestedAt(s.machine), client.ObjectKeyFromObject(s.machine)
+	if reason == "" && machinedrain.MayDrain(s.machine) { // otherwise that reason is the result of the drain
+		reason = conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
+	}
 	if requested == nil || reason == "" {
 		return
 	}

@@ -277,3 +277,41 @@ func TestWithdrawnDuringPause(t *testing.T) {
 		})
 	}
 }
+
+// TestResultAfterPause: the watch has not delivered yet a rule that was created during a pause.
+func TestResultAfterPause(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for reason, status := range map[string]metav1.ConditionStatus{
+		v1alpha1.ReasonMachineDrained: metav1.ConditionTrue, v1alpha1.ReasonTimedOut: metav1.ConditionFalse,
+	} {
+		t.Run("M163: after a pause, the result "+reason+" of a drain in place stays until the watch has delivered a new rule", func(t *testing.T) {
+			g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+			m.DeletionTimestamp, m.Finalizers = nil, nil
+			m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
+			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+			stored := &clusterv1.Machine{}
+			reconciledAt := func(after time.Duration, change func()) {
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+				change()
+				g.Expect(management.Update(t.Context(), stored)).To(Succeed())
+				g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+				g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			}
+			reconciledAt(0, func() {})
+			conditions.Set(stored, machinedrain.ResultCondition(reason, "the result"))
+			g.Expect(management.Status().Update(t.Context(), stored)).To(Succeed())
+			reconciledAt(time.Minute, func() { stored.Annotations[clusterv1.PausedAnnotation] = "" })
+			r.forget(client.ObjectKeyFromObject(m)) // as after the result
+			rule := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects"}}
+			g.Expect(management.Create(t.Context(), rule)).To(Succeed())
+			r.Client, r.Maintenances.Client = withoutRules{r.Client}, withoutRules{r.Client}
+			reconciledAt(2*time.Minute, func() { delete(stored.Annotations, clusterv1.PausedAnnotation) })
+			g.Expect(r.Maintenances.IsPaused(client.ObjectKeyFromObject(m))).To(BeTrue())
+			g.Expect(conditions.Get(stored, v1alpha1.MachineNodeMaintenance)).To(HaveValue(And(HaveField("Reason", reason), HaveField("Status", status))))
+			g.Expect(unended.machines).NotTo(HaveKey(client.ObjectKeyFromObject(m)), "it waits for nothing")
+		})
+	}
+}
