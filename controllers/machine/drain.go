@@ -181,7 +181,7 @@ func (r *Reconciler) keepRules(ctx context.Context, s *scope, desired *v1alpha1.
 	if hasBegun && s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain {
 		present, valid := s.maintenance.Spec.DrainRules, desired.Spec.DrainRules
 		desired.Spec.DrainRules = present
-		if result, err := r.apply(ctx, s, desired); err != nil || result.action == wait {
+		if result, err := r.applyConfirmed(ctx, s, desired); err != nil || result.action == wait {
 			return result, err
 		}
 		clock = s.clock()

@@ -315,3 +315,66 @@ func TestResultAfterPause(t *testing.T) {
 		})
 	}
 }
+
+func TestRuleIsFixedDuringPause(t *testing.T) {
+	t.Run("M163: after a pause, a drain waits until the watch has delivered that an invalid rule was fixed", func(t *testing.T) {
+		start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).WithStatusSubresource(&v1alpha1.NodeMaintenance{}).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, m)
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		delivered, stored := r.Client, &clusterv1.Machine{}
+		at := func(after time.Duration, pausedAtTheEnd bool) (suspended bool) {
+			g.Expect(reconcileAt(t, r, m, start.Add(after))).To(Succeed())
+			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			drains, _ := drainingIn(t, remote)
+			g.Expect(drains).To(HaveLen(1))
+			suspended, err := r.Maintenances.IsSuspended(t.Context(), &drains[0], stored)
+			g.Expect(err).NotTo(HaveOccurred())
+			if delete(stored.Annotations, clusterv1.PausedAnnotation); pausedAtTheEnd {
+				stored.Annotations[clusterv1.PausedAnnotation] = ""
+			}
+			g.Expect(management.Update(t.Context(), stored)).To(Succeed())
+			return suspended
+		}
+		g.Expect(at(0, false)).To(BeFalse())
+		drains, _ := drainingIn(t, remote)
+		drains[0].Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(start)}}
+		g.Expect(remote.Status().Update(t.Context(), &drains[0])).To(Succeed())
+		rule := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects", Generation: 1}}
+		rule.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+		rule.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in"}},
+		}}}
+		g.Expect(management.Create(t.Context(), rule)).To(Succeed())
+		g.Expect(at(time.Minute, true)).To(BeFalse(), "it continues under the last valid rules")
+		g.Expect(at(2*time.Minute, false)).To(BeTrue())
+
+		invalid := *rule.DeepCopy()
+		rule.Spec.Pods, rule.Generation = nil, 2
+		g.Expect(management.Update(t.Context(), rule)).To(Succeed())
+		r.Client = withRule{delivered, invalid}
+		r.Maintenances.Client = r.Client
+		g.Expect(at(3*time.Minute, false)).To(BeTrue(), "the rule protects Pods")
+		g.Expect(at(3*time.Minute+time.Second, false)).To(BeTrue())
+		r.Client, r.Maintenances.Client = delivered, delivered
+		g.Expect(at(4*time.Minute, false)).To(BeTrue(), "until the cache has the update")
+		g.Expect(at(4*time.Minute+time.Second, false)).To(BeFalse())
+	})
+}
+
+// withRule is a cache that has this MachineDrainRule only.
+type withRule struct {
+	client.Client
+	rule clusterv1.MachineDrainRule
+}
+
+func (c withRule) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if all, is := list.(*clusterv1.MachineDrainRuleList); is {
+		all.Items = []clusterv1.MachineDrainRule{*c.rule.DeepCopy()}
+		return nil
+	}
+	return c.Client.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
+}
