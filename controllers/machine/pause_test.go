@@ -199,6 +199,21 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 			g.Expect(at(2*time.Minute + 5*time.Second)).To(BeFalse())
 		})
 	}
+	t.Run("M162: a drain in place whose request another actor has removed before the pause is suspended after it", func(t *testing.T) {
+		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
+		m.DeletionTimestamp, m.Finalizers = nil, nil
+		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+		management := managementCluster(m).WithObjects(named("own")).Build()
+		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
+		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
+		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())
+		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+		delete(m.Annotations, v1alpha1.DrainRequestedAnnotation)
+		m.Annotations[clusterv1.PausedAnnotation] = ""
+		g.Expect(management.Update(t.Context(), m)).To(Succeed())
+		g.Expect(reconcileAt(t, r, m, start.Add(time.Second))).To(Succeed())
+		g.Expect(r.Maintenances.IsPaused(client.ObjectKeyFromObject(m))).To(BeTrue())
+	})
 	t.Run("M162: a drain in place that has timed out, so that Pods are still evicted, waits after a pause, too", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil

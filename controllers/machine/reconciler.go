@@ -168,7 +168,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
 		}
-		if machinedrain.RequestedAt(machine) != nil { // also if its drain has timed out, and Pods are still evicted
+		if machinedrain.RequestedAt(r.withRequest(machine)) != nil { // also if its drain has timed out, and Pods are still evicted
 			r.Maintenances.Pause(client.ObjectKeyFromObject(machine))
 		}
 		r.memoryOf(machine).overdue = time.Time{}
