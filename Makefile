@@ -57,13 +57,20 @@ export STRESS_SINCE
 SCALE_NODES   ?= 5000
 
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-simulation test-peers test-e2e test-report
-# The longest package first, so that the others run beside it. Without go vet, which make verify runs.
 test: tools-test ## Run unit and property tests, integration tests on real control planes, and short fuzzing; not the tests of the targets below.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-packages test-inputs
+
+.PHONY: test-packages test-inputs
+# The longest package first, so that the others run beside it. Without go vet, which make verify runs.
+test-packages:
 	go test -vet=off -p $(TEST_PACKAGES) -parallel $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) ./test/integration ./...
 	cd hack/release && go test ./...
-	@$(MAKE) --no-print-directory test-differential
-	@$(MAKE) --no-print-directory test-fuzz
+
+# What tries many inputs only computes: with a low priority, it runs while tests on control planes wait.
+test-inputs:
+	@nice $(MAKE) --no-print-directory test-differential
+	@nice $(MAKE) --no-print-directory test-fuzz
 
 test-race: tools-test ## Run the tests of the main module with the race detector, also in the manager. Needs a C compiler, and twice the time.
 	@go run -race -exec true ./cmd/manager
