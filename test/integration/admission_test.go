@@ -23,7 +23,7 @@ import (
 
 // TestAdmission tests admission and validation of our kinds, and which stored objects can be decoded, without a manager.
 func TestAdmission(t *testing.T) {
-	parallel(t, 90*time.Second)
+	parallel(t, 140*time.Second)
 	all := newAdmission(t, controlplane.Options{Name: "admission"})
 	for range *repeat {
 		testAdmission(t, all)

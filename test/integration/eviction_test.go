@@ -28,7 +28,7 @@ import (
 // TestEvictions moves Pods away by evacuators of third parties, and evicts Pods while the API server and the disruption controller block or
 // refuse that for different reasons. Each subtest uses separate Nodes.
 func TestEvictions(t *testing.T) {
-	parallel(t, 150*time.Second)
+	parallel(t, 240*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
 	all.withMigrators()
 	for _, each := range slices.Concat(evacuatorActs, evictionActs) {

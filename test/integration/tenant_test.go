@@ -27,7 +27,7 @@ import (
 const (
 	tenantNamespace = "tenant"
 	// hostile is the number of Evacuations of Pods that do not exist.
-	hostile = 1000
+	hostile = 300
 	// largeEach says that each nth of them is at the limits of its fields, which the API server takes long to validate.
 	largeEach = 20
 	// maxWritesEach is the maximum number of writes for each of them. The manager reports that the Pod does not exist, removes finalizers and
@@ -36,9 +36,9 @@ const (
 )
 
 // TestTenant tests users with few permissions in a workload cluster. The tenant may edit one Namespace and has all permissions on
-// Evacuations there. Admission does not limit how many Evacuations a tenant may create, so that only one scene creates a thousand.
+// Evacuations there. Admission does not limit how many Evacuations a tenant may create, so that only one scene creates hundreds.
 func TestTenant(t *testing.T) {
-	parallel(t, 220*time.Second)
+	parallel(t, 150*time.Second)
 	all := newScene(t, fleet.Options{PodDeletionDelay: 200 * time.Millisecond})
 	all.withMachines("first", "spare")
 	tenant := all.newTenant()
@@ -52,8 +52,8 @@ func TestTenant(t *testing.T) {
 		s.expectGone("first")
 		s.testTenant(tenant, "r")
 	})
-	t.Run("E10: processes a thousand Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
-		all.sub(t).thousandEvacuations(tenant, "m1")
+	t.Run("E10: processes hundreds of Evacuations, some at the limits of all fields, with few writes and without blocking a drain", func(t *testing.T) {
+		all.sub(t).hundredsOfEvacuations(tenant, "m1")
 	})
 }
 
@@ -108,8 +108,8 @@ func (s *scene) testTenant(tenant client.Client, letter string) {
 	})
 }
 
-// thousandEvacuations drains a Machine while a tenant creates many Evacuations of Pods that do not exist.
-func (s *scene) thousandEvacuations(tenant client.Client, machine string) {
+// hundredsOfEvacuations drains a Machine while a tenant creates many Evacuations of Pods that do not exist.
+func (s *scene) hundredsOfEvacuations(tenant client.Client, machine string) {
 	s.runOn(machine, "web", 5, deployment("web", 5), budget("web", 1))
 	s.expectDisruptionsAllowed("web", 1)
 	pid := s.fleet.Manager.PID()
