@@ -43,10 +43,13 @@ func TestSuspension(t *testing.T) {
 		fails     error
 		listFails error
 		suspended bool
+
+		unconfirmed bool // the machine controller has not found the NodeMaintenance to be up to date
 	}{
 		{name: "M16: a paused Machine suspends its NodeMaintenance", machine: machine(map[string]string{clusterv1.PausedAnnotation: ""}), suspended: true},
 		{name: "M16: another Machine does not", machine: machine(nil)},
 		{name: "M16: neither does a Machine that does not exist"},
+		{name: "M162: a Machine does until its NodeMaintenance is found to be up to date", machine: machine(nil), unconfirmed: true, suspended: true},
 		{name: "M16: a Machine that cannot be read suspends it until it can be read", machine: machine(nil), fails: errors.New("no answer"), suspended: true},
 		{name: "M113: a hook of another owner suspends it before the hold is recorded", machine: held("approval"), suspended: true},
 		{name: "M113: a deleted Machine without such a hook does not", machine: held()},
@@ -76,6 +79,9 @@ func TestSuspension(t *testing.T) {
 			}
 			reader := builder.Build()
 			machines := &Machines{Reader: reader, Maintenances: &machinemaintenance.Requester{Client: reader, ManagementCluster: "here"}}
+			if tc.machine != nil && !tc.unconfirmed {
+				machines.Maintenances.Continue(tc.machine)
+			}
 			suspension := machines.Suspension(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(suspension.Of(served)).To(Equal(tc.suspended))
 			g.Expect(suspension.Err() != nil).To(Equal(tc.suspended && (tc.fails != nil || tc.listFails != nil)))

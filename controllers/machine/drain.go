@@ -113,11 +113,12 @@ func (r *Reconciler) requestMaintenance(ctx context.Context, s *scope) (_ outcom
 	return r.applyConfirmed(ctx, s, desired)
 }
 
-// applyConfirmed is apply, with confirmSettings before a drain begins, or continues after a pause. A drain in place that has completed or
+// applyConfirmed is apply, with confirmSettings before a drain begins or a suspended one continues. A drain in place that has completed or
 // timed out keeps its result meanwhile: the condition may be the only record of that, see machinedrain.WasDrained.
 func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1alpha1.NodeMaintenance) (outcome, error) {
-	begins := desired.Spec.Stage == v1alpha1.StageDrain && (s.maintenance == nil || s.maintenance.Spec.Stage != v1alpha1.StageDrain)
-	if begins || r.Maintenances.IsPaused(client.ObjectKeyFromObject(s.machine)) {
+	hasBegun := s.maintenance != nil && s.maintenance.Spec.Stage == v1alpha1.StageDrain
+	begins := !hasBegun && desired.Spec.Stage == v1alpha1.StageDrain
+	if begins || hasBegun && !r.Maintenances.Continues(s.machine) {
 		if waiting := r.confirmSettings(ctx, s); waiting.action == wait {
 			if !begins && !machinedrain.MayDrain(s.machine) {
 				waiting.reason, waiting.message = "", ""
@@ -125,7 +126,15 @@ func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1al
 			return waiting, nil
 		}
 	}
-	return r.apply(ctx, s, desired)
+	if !begins {
+		return r.apply(ctx, s, desired)
+	}
+	r.Maintenances.Continue(s.machine) // before the watch delivers what apply writes
+	result, err := r.apply(ctx, s, desired)
+	if err != nil || result.action == wait { // the API server may have a NodeMaintenance that the cache does not have
+		r.Maintenances.Suspend(client.ObjectKeyFromObject(s.machine))
+	}
+	return result, err
 }
 
 // find finds the Node and the NodeMaintenance of the Machine. If the Machine would be released because of its Node, the API server decides:
@@ -261,7 +270,9 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	if err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	s.staysPaused = present != applied
+	if present == applied {
+		r.continueDrain(s)
+	}
 	if present == nil || present.Generation != applied.Generation {
 		r.endBlock(s)
 	}

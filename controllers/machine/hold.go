@@ -25,7 +25,6 @@ func (s *scope) findHooks() {
 // awaitHooks waits until hooks of other owners no longer hold the drain. It does not connect to the workload cluster: the record on the
 // Machine suspends a drain that has begun.
 func (r *Reconciler) awaitHooks(s *scope) outcome {
-	s.staysPaused = false
 	r.forgetDrain(client.ObjectKeyFromObject(s.machine))
 	return outcome{action: wait, reason: v1alpha1.ReasonWaitingForPreDrainHook, message: machinedrain.HoldMessage(s.hooks), at: s.now.Add(holdRetry)}
 }

@@ -212,15 +212,15 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 		if s.maintenance == nil || !machinedrain.ContinuesAfterSkip(s.maintenance, s.machine, r.Maintenances.ManagementCluster) {
 			return err
 		}
-	case s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance):
-		return nil
 	default:
+		if r.continueDrain(s); s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
+			return nil
+		}
 		return err // without a condition, only the NodeMaintenance shows that the Machine had the hook
 	}
 	if err != nil || s.maintenance == nil {
 		return err // the next connection triggers a reconciliation
 	}
-	s.staysPaused = s.maintenance.Drains()
 	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }
 

@@ -126,7 +126,6 @@ func (r *Reconciler) observeConfirmation(ctx context.Context, s *scope, delivere
 
 // holdUnconfirmed changes nothing of a running Machine while the labels of its Cluster are not confirmed, see awaitsLabels.
 func (r *Reconciler) holdUnconfirmed(ctx context.Context, s *scope) (reconcile.Result, error) {
-	s.staysPaused = true
 	return reconcile.Result{RequeueAfter: s.askAgain()}, r.reportUnconfirmed(ctx, s)
 }
 

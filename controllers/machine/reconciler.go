@@ -118,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			r.patches.Delete(request.NamespacedName)
 			r.handedOver.Delete(request.NamespacedName)
 			r.followed.Delete(request.NamespacedName)
-			r.Maintenances.Continue(request.NamespacedName)
+			r.Maintenances.Suspend(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
@@ -128,7 +128,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	defer r.endTurn(s) // also if a step panics
 	s.findHooks()
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
-		r.continueDrain(s)
 		return reconcile.Result{}, r.leave(ctx, s, responsibility)
 	}
 	r.handedOver.Delete(request.NamespacedName)
@@ -146,14 +145,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return workload.Result(err)
 	}
-	r.continueDrain(s)
 	return result, nil
 }
 
-// continueDrain continues a drain that a pause has suspended, unless it stays suspended, see scope.staysPaused. If a step fails, it stays
-// suspended until its drain timeout.
+// continueDrain ends the suspension of a drain whose NodeMaintenance in the cache is up to date, or stays as it is. After a start of the
+// manager, and after a pause, every drain is suspended until then.
 func (r *Reconciler) continueDrain(s *scope) {
-	if !s.staysPaused && r.Maintenances.Continue(client.ObjectKeyFromObject(s.machine)) {
+	if s.maintenance != nil && s.maintenance.Drains() && r.Maintenances.Continue(s.machine) {
 		r.Clusters.Resume(s.nameOfCluster())
 	}
 }
@@ -164,13 +162,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 	case err != nil:
 		return reconcile.Result{}, err
 	case machinedrain.IsPaused(s.cluster, machine):
-		s.staysPaused = true
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
 		}
-		if machinedrain.RequestedAt(r.withRequest(machine)) != nil { // also if its drain has timed out, and Pods are still evicted
-			r.Maintenances.Pause(client.ObjectKeyFromObject(machine))
-		}
+		r.Maintenances.Suspend(client.ObjectKeyFromObject(machine))
 		r.memoryOf(machine).overdue = time.Time{}
 		return reconcile.Result{}, nil
 	}
@@ -340,9 +335,6 @@ type scope struct {
 
 	machinedrain.Situation // for decisions that are made without the NodeMaintenance, too
 
-	// staysPaused means that the drain stays suspended after a pause: it is not known yet that its NodeMaintenance in the cache is up to date.
-	staysPaused bool
-
 	blind      bool // the drain cannot be observed, or something prevents it from beginning
 	confirming bool // drain and wait for volumes are over, and the API server is asked whether the watches have delivered everything
 
@@ -387,8 +379,6 @@ const (
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
-	s.staysPaused = true // until apply or awaitHooks
-
 	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // also if a step before the lookup of the Node fails
 		r.memoryOf(s.machine).unconnected = time.Time{}
 	}

@@ -41,7 +41,6 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
-	s.staysPaused = err != nil
 	stage = machinedrain.ContinuedStage(s.machine, stage, s.maintenance)
 	wanted := stage
 	if s.policy == nil && !s.awaitsPolicy() { // the stage annotation has no effect
@@ -53,8 +52,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stays:
-		s.staysPaused = s.staysPaused || again > 0
-		return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
+		return r.keepAsIs(ctx, s, again)
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:
@@ -87,6 +85,14 @@ func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (s
 	}
 }
 
+// keepAsIs is what follows if staysAsIs is true. An update in place that nothing ends does not change the NodeMaintenance any more.
+func (r *Reconciler) keepAsIs(ctx context.Context, s *scope, again time.Duration) (reconcile.Result, error) {
+	if again == 0 && s.policySettles.IsZero() {
+		r.continueDrain(s)
+	}
+	return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
+}
+
 // heldUpdate returns for how long the maintenance of a Node before an update in place stays as it is although nothing requires it any more:
 // the policy that requires it may be replaced. It stays at least until the policy of the Machine has settled, see awaitPolicy.
 func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) time.Duration {
@@ -106,7 +112,6 @@ func (r *Reconciler) heldUpdate(s *scope, stage v1alpha1.NodeMaintenanceStage) t
 // endOrphaned completes a NodeMaintenance that serves a deletion which is not this Machine's. It asks the API server: the watch of Machines
 // may lag behind the deletion.
 func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Result, error) {
-	s.staysPaused = true
 	live, err := r.liveMachine(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -205,6 +210,7 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 	case stage == "" || stage == v1alpha1.StageComplete:
 		return r.endStage(ctx, s, stage)
 	case s.policy == nil:
+		r.continueDrain(s)
 		return waitingCondition(v1alpha1.ReasonNotManaged, machinedrain.UnmanagedMessage(s.maintenance)), nil
 	default:
 		return r.keepStage(ctx, s, stage)
@@ -214,7 +220,6 @@ func (r *Reconciler) advanceStage(ctx context.Context, s *scope, stage v1alpha1.
 // drainInPlace drains the Node of a Machine that is not being deleted. When the condition has the reason Drained, the Pods have terminated
 // and the volumes are detached.
 func (r *Reconciler) drainInPlace(ctx context.Context, s *scope) (reconcile.Result, error) {
-	s.staysPaused = true // until apply
 	request := r.requestDrain(s)
 	switch err := r.patchRemediation(ctx, s, request); {
 	case errors.Is(err, errRestored): // the drain continues
@@ -379,7 +384,6 @@ func (r *Reconciler) completeMaintenance(ctx context.Context, s *scope) error {
 	if !s.maintenance.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	s.staysPaused = true
 	return machinemaintenance.CompleteAndDelete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
 }
 

@@ -16,7 +16,6 @@ const unreadRetry = time.Minute
 
 // holdRunning changes no maintenance of the Node of a Machine that is not being deleted. Its hook stays or is absent as before.
 func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
-	s.staysPaused = true
 	if machinedrain.IsDraining(s.machine) {
 		return r.report(ctx, s, s.held())
 	}

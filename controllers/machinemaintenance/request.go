@@ -26,7 +26,7 @@ type Requester struct {
 	Unread            *setaside.Objects
 	ManagementCluster string
 
-	paused sync.Map // the Machines whose drains stay suspended until Continue, by namespace and name: see Pause
+	continued sync.Map // the UIDs of the Machines whose drains are not suspended, by namespace and name: see Continue
 }
 
 // Request is a request for the NodeMaintenance of a Machine.

@@ -63,30 +63,32 @@ func (q *Requester) PolicyFor(
 	return selection, byName[selection.Unread]
 }
 
-// Pause suspends the drain of a paused Machine until Continue is called, also after the pause: the NodeMaintenance has the drain rules and
-// the settings of the time before until the machine controller has updated it.
-func (q *Requester) Pause(machine types.NamespacedName) { q.paused.Store(machine, true) }
-
-// Continue ends what Pause has begun. It reports whether the drain was suspended: then the workload cluster must be reconciled again.
-func (q *Requester) Continue(machine types.NamespacedName) (wasSuspended bool) {
-	_, wasSuspended = q.paused.LoadAndDelete(machine)
-	return wasSuspended
+// Continue ends the suspension of a Machine's drain, see awaitsUpdate, until Suspend is called or the manager restarts. The machine
+// controller calls it when it has found that the NodeMaintenance in the cache has the drain rules and the settings that it wants, or that
+// it does not change the NodeMaintenance any more. Continue reports whether the drain was suspended: then the workload cluster must be
+// reconciled again.
+func (q *Requester) Continue(machine *clusterv1.Machine) (wasSuspended bool) {
+	before, found := q.continued.Swap(client.ObjectKeyFromObject(machine), machine.UID)
+	return !found || before != machine.UID
 }
 
-// IsPaused reports whether Pause has suspended the drain of a Machine.
-func (q *Requester) IsPaused(machine types.NamespacedName) bool {
-	_, paused := q.paused.Load(machine)
-	return paused
+// Suspend ends what Continue has recorded: the Machine is paused, or no longer exists.
+func (q *Requester) Suspend(machine types.NamespacedName) { q.continued.Delete(machine) }
+
+// Continues reports whether Continue was called for a Machine, and Suspend was not since.
+func (q *Requester) Continues(machine *clusterv1.Machine) bool {
+	uid, found := q.continued.Load(client.ObjectKeyFromObject(machine))
+	return found && uid == machine.UID
 }
 
-// awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine whose pause has ended, and is not
-// updated yet, see Pause.
+// awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine, and may have the drain rules and
+// the settings of the time before a pause, or before this manager has started: see Continue.
 func (q *Requester) awaitsUpdate(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
-	return machine != nil && m.Drains() && machinedrain.IsOfManagementCluster(m, q.ManagementCluster) && q.IsPaused(client.ObjectKeyFromObject(machine))
+	return machine != nil && m.Drains() && machinedrain.IsOfManagementCluster(m, q.ManagementCluster) && !q.Continues(machine)
 }
 
-// IsSuspended is machinedrain.IsSuspended, and also true if Pause has suspended the drain. It reads the policy of the Machine only if that
-// has hooks of other owners.
+// IsSuspended is machinedrain.IsSuspended, and also true while the drain awaits an update, see awaitsUpdate. It reads the policy of the
+// Machine only if that has hooks of other owners.
 func (q *Requester) IsSuspended(ctx context.Context, m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) (bool, error) {
 	var holding []machinedrain.Hook
 	if machine != nil && len(machinedrain.HoldingHooks(machine, nil)) > 0 {

@@ -102,10 +102,10 @@ func IsHeldByHooks(m *clusterv1.Machine) bool {
 // DrainContinues reports whether a change of a Machine may end the suspension of its NodeMaintenance: the end of a pause or of a recorded
 // hold, or, if the hold was not recorded, the removal of a hook of another owner, or a change of labels, by which a policy may select the
 // Machine that ignores the hooks. after is nil if the Machine no longer exists: that ends the suspension if the Machine was paused, held or
-// released without a drain.
+// released without a drain, or if its drain has not ended: it may have waited for an update of its NodeMaintenance.
 func DrainContinues(before, after *clusterv1.Machine) bool {
 	if after == nil {
-		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil)) || WasSkipped(before)
+		return HasPauseAnnotation(before) || suspendsDrain(before, HoldingHooks(before, nil)) || WasSkipped(before) || MayDrain(before)
 	}
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began

@@ -293,7 +293,7 @@ func TestEndOfHold(t *testing.T) {
 		delete(continued.Annotations, v1alpha1.DrainHeldAnnotation)
 		begins := held()
 		delete(begins.Annotations, v1alpha1.DrainHeldAnnotation)
-		paused := machine(annotated(clusterv1.PausedAnnotation, ""))
+		paused, released := machine(annotated(clusterv1.PausedAnnotation, "")), machine(isDeleted)
 		hooked := func(m *clusterv1.Machine) *clusterv1.Machine {
 			m.Annotations[hookDomain+"/approval"] = "sre"
 			return m
@@ -326,7 +326,8 @@ func TestEndOfHold(t *testing.T) {
 			"no longer exists, and was paused": {paused, nil, true},
 			"no longer exists, and was held":   {held(), nil, true},
 			"no longer exists, and a hook was not recorded": {hooked(begins.DeepCopy()), nil, true},
-			"no longer exists": {continued, nil, false},
+			"no longer exists, and its drain had not ended": {continued, nil, true},
+			"no longer exists, and was released":            {released, nil, false},
 		} {
 			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
 				t.Errorf("%s: got %t", name, got)

@@ -8,9 +8,13 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
@@ -57,6 +61,42 @@ func TestCrashAfterEachWrite(t *testing.T) {
 			s.Expect(s.node("spare").Spec.Unschedulable).To(BeFalse())
 		})
 	}
+	t.Run("M162: a manager that starts evicts no Pod of a drain in progress before the NodeMaintenance has a rule that was created while no manager ran",
+		func(t *testing.T) { all.sub(t).protectedMeanwhile() })
+}
+
+// protectedMeanwhile kills the manager during a drain, and creates a rule that protects Pods. The workload cluster refuses the update of
+// the NodeMaintenance for a while.
+func (s *scene) protectedMeanwhile() {
+	defer s.removeWorkloads()
+	const machine = "protected"
+	s.withMachines(machine)
+	s.create(s.workload.Client, budgetRequiring("other", 1))
+	s.run(bare("other", machine))
+	s.blocked(machine)
+
+	s.fleet.KillManager()
+	s.create(s.fleet.Client, drainRule("protects", "web", clusterv1.MachineDrainRuleDrainBehaviorSkip, nil))
+	permit := s.refuse("updates", `object.metadata.name == "`+s.maintenanceOf(machine).Name+`"`, admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"nodemaintenances"},
+		},
+	}, func() error {
+		change := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"probe":""}}}`))
+		return s.workload.Client.Patch(s.Context(), s.maintenanceOf(machine), change, client.DryRunAll)
+	})
+	s.openBudget()
+	s.Expect(s.workload.Client.Delete(s.Context(), budgetRequiring("other", 1))).To(Succeed())
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.expectHeld(machine, v1alpha1.ReasonReconcileFailed, "updating NodeMaintenance ", "ValidatingAdmissionPolicy 'updates'")
+	s.Expect(s.evictions()).To(BeEmpty())
+
+	permit()
+	s.Eventually(func() []string { return s.evictions().Succeeded().Names() }, eventually, pace).Should(ConsistOf("other"))
+	s.expectGoneWithPods(machine)
+	s.Expect(s.evictions().Names()).To(ConsistOf("other"))
+	s.expectInvariants()
 }
 
 // prepareCrash adds a Machine on whose Node all Pods have a PodDisruptionBudget.

@@ -1,0 +1,261 @@
+package machine
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+)
+
+// restartedDrain is a drain in stage Drain whose manager restarts. A rule that protects Pods is created while no manager runs.
+type restartedDrain struct {
+	Gomega
+	t       *testing.T
+	r       *Reconciler // of the manager that runs now
+	start   time.Time
+	machine *clusterv1.Machine
+
+	management, remote client.Client
+	delivered          client.Client // the cache of the management cluster
+	refused            error         // of updates of the NodeMaintenance
+	lags               bool          // the cache of the workload cluster does not have the NodeMaintenance
+	resumed            chan workload.Change
+}
+
+// beginDrain reconciles a Machine that a policy selects, and creates the rule.
+func beginDrain(t *testing.T, inPlace bool) *restartedDrain {
+	t.Helper()
+	d := &restartedDrain{Gomega: NewWithT(t), t: t, start: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), resumed: make(chan workload.Change, 100)}
+	d.machine = deletedWorkers(d.start, "a")[0]
+	if inPlace {
+		d.machine.DeletionTimestamp, d.machine.Finalizers = nil, nil
+		d.machine.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+	}
+	d.management = managementCluster(d.machine).WithObjects(&v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "own"}}).Build()
+	d.remote = workloadCluster(d.machine).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if _, is := o.(*v1alpha1.NodeMaintenance); is && d.lags {
+				return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+			}
+			return c.Get(ctx, key, o, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if d.refused != nil {
+				return d.refused
+			}
+			return c.Patch(ctx, o, patch, options...)
+		},
+	}).Build()
+	d.restart()
+	d.reconcile(0)
+	d.Expect(d.isSuspended()).To(BeFalse(), "it has just begun")
+	d.Consistently(d.resumed, 300*time.Millisecond).ShouldNot(Receive(), "a drain that begins resumes no other")
+	rule := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "protects"}}
+	rule.Spec.Drain.Behavior = clusterv1.MachineDrainRuleDrainBehaviorSkip
+	d.Expect(d.management.Create(t.Context(), rule)).To(Succeed())
+	return d
+}
+
+func (d *restartedDrain) restart() {
+	d.t.Helper()
+	d.r = newReconciler(d.t, d.management, connectedTo(d.remote, d.start), clocktesting.NewFakePassiveClock(d.start))
+	d.delivered = d.r.Client
+	infrastructureExists(d.r, d.machine)
+	d.r.Clusters.Subscribe(func(change workload.Change) { d.resumed <- change })
+	r := d.r
+	d.t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(d.machine)) })
+}
+
+func (d *restartedDrain) reconcile(after time.Duration) {
+	d.t.Helper()
+	_ = reconcileAt(d.t, d.r, d.machine, d.start.Add(after)) // the condition names an error
+}
+
+func (d *restartedDrain) stored() *clusterv1.Machine {
+	d.t.Helper()
+	stored := &clusterv1.Machine{}
+	d.Expect(d.management.Get(d.t.Context(), client.ObjectKeyFromObject(d.machine), stored)).To(Succeed())
+	return stored
+}
+
+func (d *restartedDrain) isSuspended() bool {
+	d.t.Helper()
+	drains, _ := drainingIn(d.t, d.remote)
+	d.Expect(drains).To(HaveLen(1))
+	suspended, err := d.r.Maintenances.IsSuspended(d.t.Context(), &drains[0], d.stored())
+	d.Expect(err).NotTo(HaveOccurred())
+	return suspended
+}
+
+func (d *restartedDrain) hasRule() bool {
+	d.t.Helper()
+	drains, _ := drainingIn(d.t, d.remote)
+	return slices.ContainsFunc(drains[0].Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.MachineDrainRulePrefix+"protects" })
+}
+
+func (d *restartedDrain) change(change func(m *clusterv1.Machine)) {
+	d.t.Helper()
+	stored := d.stored()
+	change(stored)
+	reported := stored.Status
+	d.Expect(d.management.Update(d.t.Context(), stored)).To(Succeed())
+	stored.Status = reported
+	d.Expect(d.management.Status().Update(d.t.Context(), stored)).To(Succeed())
+}
+
+// TestDrainAfterRestart: what the caches have of the drain is from before the restart.
+func TestDrainAfterRestart(t *testing.T) {
+	hook := clusterv1.PreDrainDeleteHookAnnotationPrefix + "/other"
+	lags := func(d *restartedDrain) {
+		d.r.Client, d.r.Maintenances.Client = withoutRules{d.r.Client}, withoutRules{d.r.Client}
+	}
+	for name, tc := range map[string]struct {
+		inPlace   bool
+		meanwhile func(d *restartedDrain) // while no manager runs
+		restarted func(d *restartedDrain)
+		waits     string // the reason of the condition while the drain stays suspended; empty: it does not
+		ends      func(d *restartedDrain)
+		keeps     bool // the drain continues under the rules that its NodeMaintenance has
+	}{
+		"M162: after a restart, a drain is suspended until its NodeMaintenance has a rule that was created meanwhile": {},
+		"M162: after a restart, a drain in place is suspended until then, too":                                        {inPlace: true},
+		"M162: after a restart, a drain is suspended while the workload cluster refuses the update of its NodeMaintenance": {
+			restarted: func(d *restartedDrain) { d.refused = errors.New("denied") }, waits: v1alpha1.ReasonReconcileFailed,
+			ends: func(d *restartedDrain) { d.refused = nil },
+		},
+		"M163: after a restart, a drain is suspended until the watch has delivered the rules that the API server has": {
+			restarted: lags, waits: v1alpha1.ReasonMachineDraining,
+			ends: func(d *restartedDrain) { d.r.Client, d.r.Maintenances.Client = d.delivered, d.delivered },
+		},
+		"M162: after a restart, a drain is suspended until its policy can be decoded": {
+			restarted: func(d *restartedDrain) { d.r.Maintenances.Unread = unreadPolicy(d.t, "a") }, waits: v1alpha1.ReasonPolicyNotDecodable,
+			ends: func(d *restartedDrain) { d.r.Maintenances.Unread = nil },
+		},
+		"M162: after a restart, a drain in place is suspended while its stage annotation is invalid": {
+			inPlace: true, waits: v1alpha1.ReasonInvalidStage,
+			meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) { m.Annotations[v1alpha1.MachineStageAnnotation] = "drain" })
+			},
+			ends: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) {
+					m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+				})
+			},
+		},
+		"M162: after a restart, a drain that hooks hold continues with the rule when they are removed": {
+			meanwhile: func(d *restartedDrain) { d.change(func(m *clusterv1.Machine) { m.Annotations[hook] = "approval" }) },
+			waits:     v1alpha1.ReasonWaitingForPreDrainHook,
+			ends:      func(d *restartedDrain) { d.change(func(m *clusterv1.Machine) { delete(m.Annotations, hook) }) },
+		},
+		"M6: after a restart, a drain continues under the last valid rules while a rule is invalid": {
+			keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				drains, _ := drainingIn(d.t, d.remote)
+				drains[0].Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(d.start)}}
+				d.Expect(d.remote.Update(d.t.Context(), &drains[0])).To(Succeed())
+				invalid := &clusterv1.MachineDrainRule{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "invalid"}}
+				invalid.Spec.Pods = []clusterv1.MachineDrainRulePodSelector{{Selector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "in"}},
+				}}}
+				d.Expect(d.management.Create(d.t.Context(), invalid)).To(Succeed())
+			},
+		},
+		"M145: after a restart, the drain in place of a Machine that no policy selects continues": {
+			inPlace: true, keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.Expect(d.management.Delete(d.t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "own"}})).To(Succeed())
+			},
+		},
+		"M162: after a restart, the drain before an update in place that has begun continues": {
+			inPlace: true, keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) {
+					delete(m.Annotations, v1alpha1.MachineStageAnnotation)
+					m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+					m.Annotations[v1alpha1.UpdateAllowedAnnotation] = v1alpha1.ReasonTimedOut + "/" + string(m.UID)
+				})
+			},
+		},
+		"M162: after a restart, what remains on the Node of a Machine that was released is evicted": {
+			keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) {
+					machinedrain.Release(m, true, true)
+					conditions.Set(m, machinedrain.ResultCondition(v1alpha1.ReasonTimedOut, "Pods remain"))
+				})
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := beginDrain(t, tc.inPlace)
+			if tc.meanwhile != nil {
+				tc.meanwhile(d)
+			}
+			d.restart()
+			if tc.restarted != nil {
+				tc.restarted(d)
+			}
+			d.Expect(d.isSuspended()).To(BeTrue(), "before the first reconciliation")
+			now := time.Minute
+			for ; tc.waits != "" && now < time.Minute+20*time.Second; now += time.Second {
+				d.reconcile(now)
+				d.Expect(d.isSuspended()).To(BeTrue())
+			}
+			if tc.waits != "" {
+				d.Expect(conditions.Get(d.stored(), v1alpha1.MachineNodeMaintenance)).To(HaveValue(HaveField("Reason", tc.waits)))
+				tc.ends(d)
+			}
+			for ; d.isSuspended(); now += time.Second {
+				d.Expect(now).To(BeNumerically("<", 2*time.Minute))
+				d.reconcile(now)
+				d.Expect(d.isSuspended() || d.hasRule() || tc.keeps).To(BeTrue())
+			}
+			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.AllPodsAffected)))
+		})
+	}
+	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
+		d := beginDrain(t, false)
+		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())
+		d.restart()
+		d.Expect(d.isSuspended()).To(BeTrue(), "before the first reconciliation")
+		d.reconcile(time.Minute)
+		d.Expect(d.isSuspended()).To(BeFalse())
+		d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.AllPodsAffected)))
+		for range 10 {
+			d.reconcile(2 * time.Minute)
+		}
+		d.Consistently(d.resumed, 300*time.Millisecond).ShouldNot(Receive(), "it is resumed once")
+	})
+	t.Run("M162: after a restart, a drain is suspended while the watch has not delivered its NodeMaintenance", func(t *testing.T) {
+		d := beginDrain(t, false)
+		d.restart()
+		d.lags = true
+		d.reconcile(time.Minute)
+		d.Expect(d.isSuspended()).To(BeTrue(), "it may be delivered before the next reconciliation")
+	})
+	t.Run("M162: the drain of a Machine that is created again with the same name is suspended", func(t *testing.T) {
+		d := beginDrain(t, false)
+		drains, _ := drainingIn(t, d.remote)
+		again := d.stored()
+		again.UID = "again"
+		suspended, err := d.r.Maintenances.IsSuspended(t.Context(), &drains[0], again)
+		d.Expect(err).NotTo(HaveOccurred())
+		d.Expect(suspended).To(BeTrue())
+	})
+}
