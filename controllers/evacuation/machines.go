@@ -46,8 +46,9 @@ func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinedrain.IsSuspended. When a Machine is resumed,
-// or its drain is no longer held, workload.Clusters.Resume enqueues all affected objects.
+// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinemaintenance.Requester.IsSuspended. When a
+// Machine is resumed, or its drain is no longer held, workload.Clusters.Resume enqueues all affected objects. When its drain no longer
+// awaits an update, ContinueDrain does.
 type Suspension struct {
 	decide func(*v1alpha1.NodeMaintenance) (bool, error)
 

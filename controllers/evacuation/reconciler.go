@@ -136,7 +136,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	case workload.PodChanged, workload.PodDeleted:
 		key := types.NamespacedName{Namespace: change.Pod.Namespace, Name: evacuation.Name(change.Pod.UID, change.Pod.Name)}
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
-	case workload.PodsListed:
+	case workload.PodsListed, workload.DrainContinued:
 		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, workload.OwnKey[*v1alpha1.Evacuation], workload.OnNode(change.Node))
 	case workload.AllPodsAffected:
 		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, workload.OwnKey[*v1alpha1.Evacuation])

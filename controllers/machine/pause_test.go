@@ -92,7 +92,7 @@ func TestDrainAfterPause(t *testing.T) {
 				g.Expect(reconcileAt(t, r, m, start.Add(2*time.Minute+time.Second))).To(Succeed())
 				g.Expect(isSuspended()).To(BeFalse())
 				if tc.during == nil { // otherwise, the NodeMaintenance is completed
-					g.Eventually(resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.AllPodsAffected)))
+					g.Eventually(resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 				}
 				if drains, _ := drainingIn(t, remote); tc.suspended {
 					g.Expect(drains[0].Spec.DrainRules).To(ContainElement(HaveField("Name", rules.MachineDrainRulePrefix+"protects")))

@@ -152,7 +152,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // manager, and after a pause, every drain is suspended until then.
 func (r *Reconciler) continueDrain(s *scope) {
 	if s.maintenance != nil && s.maintenance.Drains() && r.Maintenances.Continue(s.machine) {
-		r.Clusters.Resume(s.nameOfCluster())
+		r.Clusters.ContinueDrain(s.nameOfCluster(), s.node.Name)
 	}
 }
 

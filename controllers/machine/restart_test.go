@@ -226,7 +226,7 @@ func TestDrainAfterRestart(t *testing.T) {
 				d.reconcile(now)
 				d.Expect(d.isSuspended() || d.hasRule() || tc.keeps).To(BeTrue())
 			}
-			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.AllPodsAffected)))
+			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 		})
 	}
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestDrainAfterRestart(t *testing.T) {
 		d.Expect(d.isSuspended()).To(BeTrue(), "before the first reconciliation")
 		d.reconcile(time.Minute)
 		d.Expect(d.isSuspended()).To(BeFalse())
-		d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.AllPodsAffected)))
+		d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 		for range 10 {
 			d.reconcile(2 * time.Minute)
 		}

@@ -65,8 +65,7 @@ func (q *Requester) PolicyFor(
 
 // Continue ends the suspension of a Machine's drain, see awaitsUpdate, until Suspend is called or the manager restarts. The machine
 // controller calls it when it has found that the NodeMaintenance in the cache has the drain rules and the settings that it wants, or that
-// it does not change the NodeMaintenance any more. Continue reports whether the drain was suspended: then the workload cluster must be
-// reconciled again.
+// it does not change the NodeMaintenance any more. Continue reports whether the drain was suspended: then it must be reconciled again.
 func (q *Requester) Continue(machine *clusterv1.Machine) (wasSuspended bool) {
 	before, found := q.continued.Swap(client.ObjectKeyFromObject(machine), machine.UID)
 	return !found || before != machine.UID

@@ -232,7 +232,7 @@ func (r *Reconciler) recordWritten(s *scope, node *corev1.Node) {
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	var keys []types.NamespacedName
 	switch change.Type {
-	case workload.PodChanged, workload.PodDeleted, workload.PodsListed, workload.PodsWaiting:
+	case workload.PodChanged, workload.PodDeleted, workload.PodsListed, workload.DrainContinued, workload.PodsWaiting:
 		keys = r.maintenancesOfNamed(ctx, change.Cluster, change.Node)
 	case workload.AllPodsAffected:
 		keys = r.draining(ctx, change.Cluster)

@@ -190,7 +190,7 @@ func (r *Reconciler) steps(s *scope) []step {
 		return r.deletionSteps(s)
 	case s.isNodeDeleted() && !s.isPaused(): // the Machine may be released before its drain continues here
 		return []step{r.confirmNodeDeleted, r.withdrawFromDeletedNodes, r.reportRefused, r.moveToComplete, r.deleteMaintenance}
-	case s.suspended: // workload.Clusters.Resume enqueues the NodeMaintenance when its Machine is resumed
+	case s.suspended: // workload.Clusters.Resume or ContinueDrain enqueues the NodeMaintenance when it is not any more
 		return nil
 	case s.maintenance.Drains() && s.isDeletedWithCluster(): // no manager moved it to Complete while the Machine existed
 		return []step{r.moveToComplete}

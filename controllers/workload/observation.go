@@ -24,7 +24,7 @@ import (
 type Change struct {
 	Cluster types.NamespacedName
 	Type    ChangeType
-	Node    string                        // of PodChanged, PodDeleted, PodsListed, VolumesChanged, DrainConfirmed and PodsWaiting
+	Node    string                        // of PodChanged, PodDeleted, PodsListed, VolumesChanged, DrainConfirmed, DrainContinued and PodsWaiting
 	Pod     *corev1.Pod                   // of PodChanged and PodDeleted
 	Budget  *policyv1.PodDisruptionBudget // of BudgetChanged
 }
@@ -52,6 +52,8 @@ const (
 	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made,
 	// see ConfirmDrained and ConfirmAttempted.
 	DrainConfirmed ChangeType = "DrainConfirmed"
+	// DrainContinued means that the NodeMaintenance of a Machine and its Node is no longer suspended, see ContinueDrain.
+	DrainContinued ChangeType = "DrainContinued"
 	// PodsWaiting means that the evictor has found Pods of a Node waiting, see SetWaiting.
 	PodsWaiting ChangeType = "PodsWaiting"
 	// WatchEnded means that the watch has ended with its connection.

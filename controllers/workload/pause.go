@@ -53,6 +53,12 @@ func (c *Clusters) refuse(ctx context.Context, key types.NamespacedName) error {
 // moved it: see refuse.
 func (c *Clusters) Resume(cluster types.NamespacedName) { c.resumed.add(cluster) }
 
+// ContinueDrain triggers the reconciliation of all that belongs to the drain of a Node, after the machine controller has ended the
+// suspension of its NodeMaintenance. It returns at once.
+func (c *Clusters) ContinueDrain(cluster types.NamespacedName, node string) {
+	go c.notify(Change{Cluster: cluster, Type: DrainContinued, Node: node}) // a subscriber may wait for the first list of a kind
+}
+
 func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.mu.Lock()
 	c.stopWatch(cluster)

@@ -103,7 +103,8 @@ func Next(in Input) Action {
 		return Action{
 			Kind: AwaitResume,
 			Message: "No NodeMaintenance drains the Pod: its NodeMaintenance ends, its Machine is paused, hooks of other owners hold its drain, its drain has not " +
-				"been continued after clusterctl move, or another NodeMaintenance of its Node waits for the Pod to complete or cannot evaluate its drain rules.",
+				"been continued after a pause, a restart of the manager or clusterctl move, or another NodeMaintenance of its Node waits for the Pod to complete or " +
+				"cannot evaluate its drain rules.",
 		}
 	}
 	if until := deferredUntil(in); in.Now.Before(until) {

@@ -71,7 +71,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		}
 	case workload.PodDeleted:
 		r.written.ObserveDeleted(change.Cluster, change.Pod)
-	case workload.PodsListed:
+	case workload.PodsListed, workload.DrainContinued:
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Name: change.Node}})
 	case workload.AllPodsAffected:
 		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, nodeOf)

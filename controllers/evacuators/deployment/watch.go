@@ -143,7 +143,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		if name := surge.DeploymentOf(change.Pod); name != "" && surge.Marked(change.Pod) {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
-	case workload.PodsListed:
+	case workload.PodsListed, workload.DrainContinued:
 		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, r.deploymentsOf(change.Cluster), workload.OnNode(change.Node))
 	default: // affects no Deployment
 	}

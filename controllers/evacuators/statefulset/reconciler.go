@@ -76,7 +76,7 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		if name := statefulset.SetOf(change.Pod); name != "" {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
-	case workload.PodsListed:
+	case workload.PodsListed, workload.DrainContinued:
 		r.Clusters.EnqueueEvacuations(ctx, queue, change.Cluster, r.setOf(change.Cluster), workload.OnNode(change.Node))
 	default: // affects no StatefulSet
 	}
