@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/pkg/errors"
+	"golang.org/x/sys/unix"
 )
 
 // Processes returns the process IDs, on the host, of the processes in the node's containers whose command line begins with these arguments.
@@ -53,6 +55,39 @@ func (n *Node) signalAll(signal syscall.Signal, args []string) error {
 		}
 	}
 	return nil
+}
+
+// Hide hides a directory from a container: it mounts an empty file system over the directory in the mount namespace of a process. show
+// removes that file system.
+func Hide(pid int, dir string) (show func() error, err error) {
+	err = inMountNamespace(pid, func() error { return unix.Mount("hidden", dir, "tmpfs", 0, "") })
+	return func() error {
+		err := inMountNamespace(pid, func() error { return unix.Unmount(dir, 0) })
+		return errors.Wrapf(err, "showing %s to process %d", dir, pid)
+	}, errors.Wrapf(err, "hiding %s from process %d", dir, pid)
+}
+
+// inMountNamespace calls f in the mount namespace of a process.
+func inMountNamespace(pid int, f func() error) error {
+	called := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine: it stays in the namespace
+		called <- func() error {
+			namespace, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/mnt")
+			if err != nil {
+				return err
+			}
+			defer func() { _ = namespace.Close() }()
+			if err := unix.Unshare(unix.CLONE_FS); err != nil { // a thread that shares its root directory cannot enter
+				return err
+			}
+			if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			return f()
+		}()
+	}()
+	return <-called
 }
 
 // Usage is the resource usage of a process.

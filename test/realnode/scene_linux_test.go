@@ -2,8 +2,11 @@ package realnode_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -19,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 	"github.com/capnm/cluster-api-node-maintenance/test/infrastructure/kwok"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
@@ -249,4 +254,136 @@ func (s *scene) expectPoweredOff(node *realnode.Node) realnode.Journal {
 func shortened(journal realnode.Journal) string {
 	lines := strings.Split(journal.String(), "\n")
 	return strings.Join(lines[max(0, len(lines)-60):], "\n")
+}
+
+// selectConfiguration sets the label of a Node that selects the agent's configuration, as JSON.
+func (s *scene) selectConfiguration(node, name string) {
+	s.Helper()
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, v1alpha1.ShutdownConfigLabel, name))
+	s.Expect(s.workload.Client.Patch(s.Context(), s.nodeObject(node), patch)).To(Succeed())
+}
+
+// awaitReason waits until the agent's condition of a Node has a reason.
+func (s *scene) awaitReason(node, reason string) {
+	s.Helper()
+	s.Eventually(func() string { return s.agentCondition(s, node).Reason }, eventually, pace).Should(Equal(reason))
+}
+
+// awaitReadiness waits until the kubelet reports this readiness of the agent's Pod, from the probe.
+func (s *scene) awaitReadiness(node *realnode.Node, status corev1.ConditionStatus) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.agentPod(g, node.Name()).Status.Conditions).To(ContainElement(
+			And(HaveField("Type", corev1.PodReady), HaveField("Status", status))))
+	}, eventually, pace).Should(Succeed())
+}
+
+// awaitRuntime waits until the kubelet and the agent use the container runtime after it has restarted.
+func (s *scene) awaitRuntime(node *realnode.Node) {
+	s.Helper()
+	ready := func(kind corev1.NodeConditionType) OmegaMatcher {
+		return ContainElement(And(HaveField("Type", kind), HaveField("Status", corev1.ConditionTrue)))
+	}
+	s.Eventually(func(g Gomega) {
+		g.Expect(s.nodeObject(node.Name()).Status.Conditions).To(And(ready(corev1.NodeReady), ready(v1alpha1.NodeAgentReady)))
+	}, eventually, pace).Should(Succeed())
+}
+
+// expectNoKubelet expects that no kubelet could start Pods when the last lock was released.
+func (s *scene) expectNoKubelet(journal realnode.Journal) {
+	s.Helper()
+	stopped, found := journal.First(spec.Who, "stopped "+spec.Kubelet)
+	s.Expect(found).To(BeTrue(), "the kubelet must be stopped")
+	released, _ := journal.First(spec.Who, spec.LockReleased+"node-agent-lock")
+	s.Expect(stopped.Before(released)).To(BeTrue(), "the kubelet must be stopped before the last lock is released")
+	s.Expect(journal.Of(spec.Who)).NotTo(ContainElement("started " + spec.Kubelet))
+}
+
+// replaceAgent replaces the Pod of the agent by one that holds its locks before the first one ends.
+func (s *scene) replaceAgent(node *realnode.Node) {
+	s.Helper()
+	before, agents := s.agentPod(s, node.Name()), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: agentName}}
+	s.Expect(s.workload.Client.Patch(s.Context(), agents, client.RawPatch(types.MergePatchType, []byte(`{"spec":{
+		"updateStrategy":{"rollingUpdate":{"maxSurge":1,"maxUnavailable":0}},"template":{"metadata":{"annotations":{"replaced":"yes"}}}}}`)))).To(Succeed())
+	s.Eventually(func() error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(before), before) }, eventually, pace).
+		Should(Satisfy(apierrors.IsNotFound))
+	s.awaitAgent(node)
+	s.Expect(node.Locks()).To(Equal([]string{"node-agent", "node-agent-lock"}))
+}
+
+// setNodeAgent enables or disables the agent in the policy.
+func (s *scene) setNodeAgent(mode v1alpha1.NodeAgentPolicy) {
+	s.Helper()
+	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "all"}}
+	s.Expect(s.fleet.Client.Get(s.Context(), client.ObjectKeyFromObject(policy), policy)).To(Succeed())
+	before := policy.DeepCopy()
+	policy.Spec.NodeAgent = mode
+	s.Expect(s.fleet.Client.Patch(s.Context(), policy, client.MergeFrom(before))).To(Succeed())
+}
+
+func (s *scene) unschedulable(name string) bool {
+	s.Helper()
+	return s.nodeObject(name).Spec.Unschedulable
+}
+
+// excluded returns whether the Node is excluded from load balancers.
+func (s *scene) excluded(name string) bool {
+	s.Helper()
+	_, labelled := s.nodeObject(name).Labels[corev1.LabelNodeExcludeBalancers]
+	return labelled
+}
+
+func (s *scene) nodeObject(name string) *corev1.Node {
+	s.Helper()
+	node := &corev1.Node{}
+	s.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Name: name}, node)).To(Succeed())
+	return node
+}
+
+// expectDrained expects that the NodeMaintenance reports its Nodes as drained.
+func (s *scene) expectDrained(name string) {
+	s.Helper()
+	s.Expect(s.maintenance(s, name).Status.Conditions).To(ContainElement(And(
+		HaveField("Type", v1alpha1.NodeMaintenanceDrained), HaveField("Status", metav1.ConditionTrue))))
+}
+
+// expectExcludedBeforeEviction expects that the Node is excluded from load balancers, and was before the Pod's eviction.
+func (s *scene) expectExcludedBeforeEviction(begin controlplane.Mark, node, pod string) {
+	s.Helper()
+	s.Expect(s.excluded(node)).To(BeTrue())
+	events, err := s.workload.Audit().Since(begin)
+	s.Expect(err).NotTo(HaveOccurred())
+	label := path.Base(corev1.LabelNodeExcludeBalancers) // the path of a JSON patch escapes the slash before it
+	excluded := slices.IndexFunc(events, func(e controlplane.Event) bool {
+		return e.Resource == "nodes" && e.Name == node && strings.Contains(string(e.RequestObject), label)
+	})
+	evicted := slices.IndexFunc(events, func(e controlplane.Event) bool { return e.Subresource == "eviction" && e.Name == pod })
+	s.Expect(excluded).To(BeNumerically(">=", 0), "the Node was never excluded")
+	s.Expect(evicted).To(BeNumerically(">", excluded), "Pod %s was evicted before its Node was excluded", pod)
+}
+
+// daemonSet returns a DaemonSet with one Pod on a node, whose journal has entries under the name of the DaemonSet.
+func daemonSet(name, node string, changes ...func(*corev1.Pod)) *appsv1.DaemonSet {
+	pod := realnode.NewPod(name, "500ms", append(changes, realnode.On(node))...)
+	pod.Labels = map[string]string{"app": name}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: pod.Labels}
+	set.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
+	return set
+}
+
+// tolerateAll adds a toleration for every taint, as network plugins and log shippers have it.
+func tolerateAll(set *appsv1.DaemonSet) *appsv1.DaemonSet {
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	return set
+}
+
+// awaitPod waits until a Pod is Running in the API. The kubelet creates a mirror Pod after it has started the static Pod.
+func (s *scene) awaitPod(name string) {
+	s.Helper()
+	s.Eventually(func(g Gomega) {
+		pod := &corev1.Pod{}
+		g.Expect(s.workload.Client.Get(s.Context(), types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}, pod)).To(Succeed())
+		g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning))
+	}, eventually, pace).Should(Succeed())
 }

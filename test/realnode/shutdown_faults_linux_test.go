@@ -1,6 +1,7 @@
 package realnode_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -45,16 +46,24 @@ func TestShutdownWithFaults(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "d-slow")
 	})
 
-	t.Run("S60: reports a container runtime that does not answer, and terminates the Pods that remain after it has restarted", func(t *testing.T) {
+	t.Run("S60: reports a runtime that does not answer, also in its readiness, and terminates the Pods that remain after the restart", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "runtime"})
 		s.run(node, realnode.NewPod("t-regular", "1s"))
 		s.create(s.workload.Client, tolerateAll(daemonSet("t-logs", node.Name(), realnode.Grace(60))))
 		s.awaitStarted(node, "t-logs", 1)
+		agents := node.Processes("/node-agent", "--v=2")
+		s.Expect(agents).To(HaveLen(1))
+		show, err := realnode.Hide(agents[0], filepath.Dir(spec.ContainerdSocket)) // from its next connection on
+		s.Expect(err).NotTo(HaveOccurred())
 		s.Expect(node.StopContainerd()).To(Succeed())
 		s.awaitReason("runtime", v1alpha1.ReasonNoContainerRuntime)
 		s.Expect(s.agentCondition(s, "runtime").Status).To(Equal(corev1.ConditionFalse))
 		s.Expect(node.StartContainerd()).To(Succeed())
+		s.awaitReadiness(node, corev1.ConditionFalse) // the kubelet uses the runtime again, and runs the probe, but the agent does not
+		s.Expect(s.agentCondition(s, "runtime").Reason).To(Equal(v1alpha1.ReasonNoContainerRuntime))
+		s.Expect(show()).To(Succeed())
+		s.awaitReadiness(node, corev1.ConditionTrue)
 		s.awaitRuntime(node)
 		s.Expect(node.PowerButton()).To(Succeed())
 		journal := s.expectPoweredOff(node)
