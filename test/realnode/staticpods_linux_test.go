@@ -27,7 +27,9 @@ func TestStaticPods(t *testing.T) {
 	t.Parallel()
 	root := newScene(t)
 	node := root.node(realnode.Options{Name: "n1"})
-	for _, pod := range []*corev1.Pod{realnode.NewPod("web", "1s"), realnode.NewPod("etcd", "1s", realnode.In("kube-system"))} {
+	controlPlane := map[string]string{"tier": "control-plane"}
+	labelled := func(pod *corev1.Pod) { pod.Labels = controlPlane }
+	for _, pod := range []*corev1.Pod{realnode.NewPod("web", "1s"), realnode.NewPod("etcd", "1s", realnode.In("kube-system"), labelled)} {
 		root.Expect(node.WriteStaticPod(pod)).To(Succeed())
 		root.awaitStarted(node, pod.Name, 1)
 	}
@@ -36,20 +38,34 @@ func TestStaticPods(t *testing.T) {
 	root.Expect(err).NotTo(HaveOccurred())
 	started := 1 // how often the kubelet has started web so far
 
+	byName := func(node string) v1alpha1.NodeSelectorTerm {
+		return v1alpha1.NodeSelectorTerm{
+			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}
+	}
 	maintenance := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "kernel"}}
 	maintenance.Spec = v1alpha1.NodeMaintenanceSpec{
 		Stage: v1alpha1.StageDrain, Reason: "new kernel", DrainRules: []v1alpha1.DrainRule{rules.SkipNodeAgent()},
-		NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
-			MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}}},
-		}}},
+		NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{byName("n1")}},
 	}
+	// The drain of the other Node, which "kernel" drains, too, has a rule that names the Pods of a control plane.
+	elsewhere, other := controlplane.NewIdleNode("elsewhere"), maintenance.DeepCopy()
+	other.Name, other.Spec.NodeSelector.NodeSelectorTerms = "elsewhere", []v1alpha1.NodeSelectorTerm{byName("elsewhere")}
+	other.Spec.DrainRules = append(other.Spec.DrainRules, v1alpha1.DrainRule{
+		Name: "control-plane", Behavior: v1alpha1.DrainBehaviorDrain,
+		Pods: []v1alpha1.DrainRulePodSelector{{Selector: &metav1.LabelSelector{MatchLabels: controlPlane}}},
+	})
 
 	t.Run("S8, S9: a maintenance terminates the static Pod gracefully, after all other Pods, and the agent reports why", func(t *testing.T) {
 		s := root.sub(t)
 		begin, err := s.workload.Audit().Mark()
 		s.Expect(err).NotTo(HaveOccurred())
 		s.run(node, realnode.NewPod("other", "2s"))
-		s.create(s.workload.Client, maintenance.DeepCopy())
+		s.create(s.workload.Client, elsewhere, other)
+		s.awaitDrained(other.Name)
+		kernel := maintenance.DeepCopy()
+		kernel.Spec.NodeSelector.NodeSelectorTerms = append(kernel.Spec.NodeSelector.NodeSelectorTerms, byName(elsewhere.Name))
+		s.create(s.workload.Client, kernel)
 		s.awaitDrained("kernel")
 		s.Expect(node.Journal().Of("web")).To(Equal([]string{"started", "SIGTERM", "ended"}))
 		s.expectOrder(node.Journal(), []string{"other"}, []string{"web"})
@@ -62,9 +78,11 @@ func TestStaticPods(t *testing.T) {
 		s.Expect(string(reports[0].RequestObject)).To(ContainSubstring("NodeMaintenance kernel drains Node n1 (new kernel). The kubelet terminates the static Pod"))
 	})
 
-	t.Run("S11: the static Pods of a control plane keep running", func(t *testing.T) {
+	t.Run("S11: the static Pods of a control plane keep running, also while a drain of another Node has a rule that names them", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.Journal().Of("etcd")).To(Equal([]string{"started"}))
+		s.Expect(s.workload.Client.Delete(s.Context(), other)).To(Succeed())
+		s.Expect(s.workload.Client.Delete(s.Context(), elsewhere)).To(Succeed())
 	})
 
 	t.Run("S10: the manifest stays held when the agent, the kubelet and the node restart", func(t *testing.T) {
