@@ -50,13 +50,20 @@ func makeCgroups(name string) (cgroups, error) {
 	return made, nil
 }
 
-// remove removes the cgroups and their children. It waits until the kernel has killed the processes in them.
-func (c cgroups) remove() error {
+// clear removes the children of the cgroups, those of the Pods of an earlier boot. On a machine, they do not outlive the boot: the kubelet
+// would look for the container of each of them for three seconds.
+func (c cgroups) clear() error { return c.await(removeChildren) }
+
+// remove removes the cgroups and their children.
+func (c cgroups) remove() error { return c.await(removeTree) }
+
+// await calls a function that removes cgroups until it succeeds: it waits until the kernel has killed the processes in them.
+func (c cgroups) await(remove func(dir string) bool) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		left := ""
 		for _, dir := range c {
-			if !removeTree(dir) {
+			if !remove(dir) {
 				left = dir
 			}
 		}
@@ -71,17 +78,20 @@ func (c cgroups) remove() error {
 }
 
 func removeTree(dir string) bool {
+	removeChildren(dir)
+	err := os.Remove(dir)
+	return err == nil || os.IsNotExist(err)
+}
+
+func removeChildren(dir string) bool {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return os.IsNotExist(err)
-	}
+	removed := err == nil || os.IsNotExist(err)
 	for _, entry := range entries {
 		if entry.IsDir() {
-			removeTree(filepath.Join(dir, entry.Name()))
+			removed = removeTree(filepath.Join(dir, entry.Name())) && removed
 		}
 	}
-	err = os.Remove(dir)
-	return err == nil || os.IsNotExist(err)
+	return removed
 }
 
 // name returns the path of the cgroup for the kubelet.

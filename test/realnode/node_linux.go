@@ -152,6 +152,9 @@ func (n *Node) resetReadyCondition(ctx context.Context) error {
 
 // SwitchOn switches the node on without waiting.
 func (n *Node) SwitchOn(ctx context.Context) error {
+	if err := n.cgroups.clear(); err != nil {
+		return err
+	}
 	config := spec.Node{
 		Dir: n.dir, KubeletArgs: n.kubeletArgs(), KubeletUnit: n.options.KubeletUnit, InhibitDelayMax: n.options.InhibitDelayMax, CRIO: n.options.CRIO,
 	}
