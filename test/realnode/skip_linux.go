@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -18,7 +19,8 @@ func Skip(t testing.TB) {
 	}
 }
 
-func missing() string {
+// missing returns why no real node can run. Concurrent tests share one probe, which creates cgroups by name.
+var missing = sync.OnceValue(func() string {
 	if os.Getenv(Variable) == "" {
 		return "`make test-node` runs this"
 	}
@@ -32,7 +34,7 @@ func missing() string {
 		return "cannot create cgroups: " + err.Error()
 	}
 	return ""
-}
+})
 
 func probeCgroup() error {
 	made, err := makeCgroups("capnm-probe-" + strconv.Itoa(os.Getpid()))
