@@ -314,7 +314,7 @@ func TestShutdown(t *testing.T) {
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
 	})
 
-	t.Run("S68: the drain continues after the boot: a Pod that the agent has terminated is evicted when its budget allows this", func(t *testing.T) {
+	t.Run("S68, S70: the drain continues after the boot, evicts a Pod that the agent has terminated, and ends when the Node is deleted", func(t *testing.T) {
 		s := root.sub(t)
 		s.configureMore(map[string]string{
 			"config.yaml": "{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}",
@@ -337,6 +337,22 @@ func TestShutdown(t *testing.T) {
 		s.Eventually(func() error { return s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(pod), pod) }, eventually, pace).
 			Should(Satisfy(apierrors.IsNotFound))
 		s.Expect(node.Journal().Of(pod.Name)).To(Equal([]string{"started", "SIGTERM", "ended", "started", "SIGTERM", "ended"}))
+
+		of := s.maintenance(s, "shutdown-continues").Annotations[v1alpha1.NodeUIDAnnotation]
+		s.Expect(of).To(BeEquivalentTo(s.nodeObject("continues").UID))
+		s.Expect(node.StopKubelet()).To(Succeed())
+		s.Expect(s.workload.Client.Delete(s.Context(), s.nodeObject("continues"))).To(Succeed())
+		s.Eventually(func() error {
+			return s.workload.Client.Get(s.Context(), types.NamespacedName{Name: "shutdown-continues"}, &v1alpha1.NodeMaintenance{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		s.Expect(node.StartKubelet()).To(Succeed()) // it registers the Node again
+		s.awaitAgent(node)
+		s.Expect(s.nodeObject("continues").UID).NotTo(BeEquivalentTo(of))
+		s.Expect(s.unschedulable("continues")).To(BeFalse(), "the shutdown of the earlier Node must not cordon this one")
+		s.Expect(s.excluded("continues")).To(BeFalse())
+		s.Expect(node.PowerButton()).To(Succeed())
+		s.expectPoweredOff(node)
+		s.Expect(s.maintenance(s, "shutdown-continues").Annotations[v1alpha1.NodeUIDAnnotation]).To(BeEquivalentTo(s.nodeObject("continues").UID))
 	})
 
 	t.Run("S2, S4: writes a drop-in for logind while configured, and completes the NodeMaintenance after the boot with completeOnBoot", func(t *testing.T) {
