@@ -31,8 +31,6 @@ var _ = Describe("The node agent", Ordered, Label("agent"), func() {
 			command := exec.CommandContext(ctx, "docker", "exec", "-i", node, "ctr", "--namespace=k8s.io", "images", "import", "--local", "-")
 			command.Stdin = strings.NewReader(archive)
 			runCommand(command)
-			run(ctx, "docker", "exec", node, "sh", "-c", "mkdir -p /etc/systemd/logind.conf.d && printf '[Login]\nInhibitDelayMaxSec=600\n' "+
-				">/etc/systemd/logind.conf.d/delay.conf && systemctl restart systemd-logind")
 		}
 		management.apply(ctx, w.name, read("testdata/rules.yaml"))
 		w.apply(ctx, budgeted)
@@ -43,6 +41,15 @@ var _ = Describe("The node agent", Ordered, Label("agent"), func() {
 			w.waitAgent(ctx, machine.Status.NodeRef.Name)
 		}
 		w.waitReady(ctx)
+	})
+
+	It("S2: has logind allow the delay that the agents' configuration requests", func(ctx context.Context) {
+		for _, machine := range w.machines(ctx, Default) {
+			node := machine.Status.NodeRef.Name
+			Expect(run(ctx, "docker", "exec", node, "cat", "/run/systemd/logind.conf.d/90-node-maintenance.conf")).To(ContainSubstring("InhibitDelayMaxSec=501\n"))
+			Expect(run(ctx, "docker", "exec", node, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
+				"org.freedesktop.login1.Manager", "InhibitDelayMaxUSec")).To(HavePrefix("t 501000000"))
+		}
 	})
 
 	It("S3: drains a Node that systemd powers off, before it powers off", func(ctx context.Context) {
@@ -135,7 +142,7 @@ var _ = Describe("The node agent", Ordered, Label("agent"), func() {
 
 const agentUser = "system:serviceaccount:capnm-node-agent:capnm-node-agent"
 
-// agentConfiguration is a time that a busy machine does not exceed.
+// agentConfiguration is a time that a busy machine does not exceed, and that logind does not allow by default.
 const agentConfiguration = `
 apiVersion: v1
 kind: Namespace
@@ -148,6 +155,7 @@ data:
   config.yaml: |
     shutdownGracePeriod: 500s
     shutdownGracePeriodCriticalPods: 20s
+    logindDropInDir: /run/systemd/logind.conf.d
 `
 
 // pod is a Pod with a name, a value of the label app, another label, a priority class and a Node.
