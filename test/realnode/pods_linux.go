@@ -13,7 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
-// NewPod returns a Pod in the default namespace. After SIGTERM it takes as long as lasts to terminate, which is a duration or "forever".
+// NewPod returns a Pod in the default namespace. After SIGTERM it takes as long as lasts to terminate, which is a duration, "forever", or
+// spec.UntilReleased, see Release.
 // The journal of its node has entries under its name.
 func NewPod(name, lasts string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	args := []string{"app"}
@@ -45,6 +46,11 @@ func NewPod(name, lasts string, changes ...func(*corev1.Pod)) *corev1.Pod {
 		change(pod)
 	}
 	return pod
+}
+
+// Release lets a Pod end that lasts until it is released.
+func (n *Node) Release(pod string) error {
+	return errors.Wrap(os.WriteFile(n.Disk(spec.Released(spec.Journal, pod)), nil, 0o600), "releasing a Pod")
 }
 
 // Grace sets the grace period, in seconds.

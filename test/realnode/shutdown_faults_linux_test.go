@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/test/realnode"
@@ -19,10 +20,13 @@ func TestShutdownWithFaults(t *testing.T) {
 	t.Run("S3: the second lock delays the shutdown while a killed agent restarts", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "killed"})
-		s.run(node, realnode.NewPod("k-slow", "6s"))
+		s.run(node, realnode.NewPod("k-slow", spec.UntilReleased, realnode.Grace(600)))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.Eventually(func() int { return node.Journal().Count("k-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
+		killed := node.Processes("/node-agent", "--v=2")
 		s.Expect(node.Kill("/node-agent", "--v=2")).To(Succeed())
+		s.Eventually(func() []int { return node.Processes("/node-agent", "--v=2") }, eventually, pace).Should(And(HaveLen(1), Not(Equal(killed))))
+		s.Expect(node.Release("k-slow")).To(Succeed())
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, "k-slow")
 		s.Expect(journal.Count(spec.Who, spec.LockReleased+"node-agent")).To(Equal(1))
@@ -154,7 +158,7 @@ func TestShutdownWithFaults(t *testing.T) {
 	t.Run("S88: the second container terminates the Pods that remain when the agent has stopped the kubelet and was killed", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "successor"})
-		slow := realnode.NewPod("m-slow", "15s", realnode.Grace(60))
+		slow := realnode.NewPod("m-slow", "8s", realnode.Grace(60))
 		critical := realnode.NewPod("m-critical", "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical"))
 		s.run(node, slow, critical)
 		s.awaitKnown(node, slow, critical)
@@ -172,7 +176,7 @@ func TestShutdownWithFaults(t *testing.T) {
 	t.Run("S5: continues with the NodeMaintenance when the API server answers again", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "back"})
-		slow := realnode.NewPod("b-slow", "20s")
+		slow := realnode.NewPod("b-slow", spec.UntilReleased, realnode.Grace(600))
 		critical := realnode.NewPod("b-critical", "500ms", realnode.In("kube-system"), realnode.Class("system-cluster-critical"))
 		s.run(node, slow, critical)
 		s.awaitKnown(node, slow, critical)
@@ -181,6 +185,11 @@ func TestShutdownWithFaults(t *testing.T) {
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.Eventually(func() int { return node.Journal().Count("b-slow", "SIGTERM") }, eventually, pace).Should(Equal(1))
 		s.workload.RestoreNetwork()
+		s.Eventually(func(g Gomega) {
+			g.Expect(s.workload.Client.Get(s.Context(), client.ObjectKeyFromObject(slow), slow)).To(Succeed())
+			g.Expect(slow.DeletionTimestamp).NotTo(BeNil())
+		}, eventually, pace).Should(Succeed(), "the drain must evict the Pod")
+		s.Expect(node.Release("b-slow")).To(Succeed())
 		journal := s.expectPoweredOff(node)
 		s.expectGraceful(journal, "b-slow", "b-critical")
 		s.expectOrder(journal, []string{"b-slow"}, []string{"b-critical"})
@@ -190,6 +199,7 @@ func TestShutdownWithFaults(t *testing.T) {
 
 	t.Run("S5: terminates the Pods when no management cluster acts", func(t *testing.T) {
 		s := root.sub(t)
+		s.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s, managementPatience: 5s}")
 		node := s.node(realnode.Options{Name: "unmanaged"})
 		s.run(node, realnode.NewPod("n-regular", "1s"))
 		s.fleet.KillManager()

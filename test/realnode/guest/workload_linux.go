@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/realnode/spec"
 )
 
 // pause waits for SIGTERM. It is process 1 of the Pod's sandbox.
@@ -22,7 +24,8 @@ func pause() error {
 	return nil
 }
 
-// runApp runs until SIGTERM, and then for the duration of its argument; "forever" ignores SIGTERM. It records each step in the journal.
+// runApp runs until SIGTERM, and then for the duration of its argument. With "forever" it ignores SIGTERM, and with spec.UntilReleased it
+// ends when the test releases it. It records each step in the journal.
 func runApp(args []string) error {
 	if len(args) > 0 && args[0] == "note" { // a preStop hook
 		return record(args[1])
@@ -42,16 +45,31 @@ func runApp(args []string) error {
 		return err
 	}
 	if len(args) > 0 {
-		if args[0] == "forever" {
-			select {}
+		if err := last(args[0]); err != nil {
+			return err
 		}
-		lasts, err := time.ParseDuration(args[0])
-		if err != nil {
-			return errors.Wrap(err, "parsing the duration")
-		}
-		time.Sleep(lasts)
 	}
 	return record("ended")
+}
+
+// last returns when the process may end after SIGTERM.
+func last(until string) error {
+	switch until {
+	case "forever":
+		select {}
+	case spec.UntilReleased:
+		for released := spec.Released(os.Getenv("JOURNAL"), os.Getenv("POD_NAME")); ; time.Sleep(20 * time.Millisecond) {
+			if _, err := os.Stat(released); err == nil {
+				return nil
+			}
+		}
+	}
+	lasts, err := time.ParseDuration(until)
+	if err != nil {
+		return errors.Wrap(err, "parsing the duration")
+	}
+	time.Sleep(lasts)
+	return nil
 }
 
 // serveHook records each HTTP request, which is a preStop hook.

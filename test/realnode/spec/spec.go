@@ -3,6 +3,12 @@ package spec
 
 import "time"
 
+// UntilReleased is the duration of a workload that ends after SIGTERM when the file Released exists.
+const UntilReleased = "until released"
+
+// Released returns the path of the file that releases a Pod, beside the journal.
+func Released(journal, pod string) string { return journal + ".released." + pod }
+
 // Node is the configuration of process 1 of a node.
 type Node struct {
 	// Dir is the directory of the node's files. It has the same path on the host and in the node.
