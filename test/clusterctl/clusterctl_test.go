@@ -147,23 +147,24 @@ func TestClusterctl(t *testing.T) {
 		w.expectEvictedOnce(evicted)
 	})
 
+	t.Run("S73: in a Cluster that is its own management cluster, the node agent leaves the namespace of the manager restricted", func(t *testing.T) {
+		all.sub(t).nodeAgentBesideManager()
+	})
+
+	t.Run("S72: of two managers at a workload cluster, one without the node agent does not remove that of the other", func(t *testing.T) {
+		all.sub(t).nodeAgentOfTwo(first)
+	})
+
 	t.Run("M17, S71: after the policies are deleted, clusterctl delete leaves no Machine waiting and no node agent", func(t *testing.T) {
 		w := all.sub(t)
 		w.addMachine("m5")
-		policy := &v1alpha1.MachineDrainPolicy{}
-		w.Expect(second.client.Get(t.Context(), keyOf("all"), policy)).To(Succeed())
-		before := client.MergeFrom(policy.DeepCopy())
-		policy.Spec.NodeAgent = v1alpha1.NodeAgentEnabled
-		w.Expect(second.client.Patch(t.Context(), policy, before)).To(Succeed())
-		agent := func() error {
-			return w.pods.Get(t.Context(), client.ObjectKey{Namespace: "capnm-node-agent", Name: "capnm-node-agent"}, &appsv1.DaemonSet{})
-		}
-		w.Eventually(agent, eventually, pace).Should(Succeed())
+		w.setNodeAgent(second, v1alpha1.NodeAgentEnabled)
+		w.Eventually(func(g Gomega) { w.nodeAgent(g, w.pods) }, eventually, pace).Should(Succeed())
 		w.Expect(second.client.DeleteAllOf(t.Context(), &v1alpha1.MachineDrainPolicy{}, client.InNamespace(namespace))).To(Succeed())
 		w.Eventually(func(g Gomega) {
 			g.Expect(w.machine(g, "m5").Annotations).NotTo(HaveKey(v1alpha1.PreDrainHookAnnotation))
 		}, eventually, pace).Should(Succeed())
-		w.Eventually(agent, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
+		w.expectNoNodeAgent(w.pods)
 		second.clusterctl(t, "delete", "--runtime-extension=node-maintenance", "--include-crd")
 		w.Eventually(func() error { return second.client.Get(t.Context(), deploymentKey, &appsv1.Deployment{}) }, eventually, pace).
 			Should(Satisfy(apierrors.IsNotFound))
