@@ -42,7 +42,7 @@ func TestMachineWithRealNode(t *testing.T) {
 	s.Expect(node.WriteStaticPod(realnode.NewPod("static", "1s"))).To(Succeed())
 	s.awaitStarted(node, "static", 1)
 	pods := func(prefix string) []*corev1.Pod {
-		return []*corev1.Pod{realnode.NewPod(prefix+"patient", "8s", realnode.Grace(60)), realnode.NewPod(prefix+"stuck", "forever", realnode.Grace(2))}
+		return []*corev1.Pod{realnode.NewPod(prefix+"patient", "4s", realnode.Grace(60)), realnode.NewPod(prefix+"stuck", "forever", realnode.Grace(2))}
 	}
 	s.run(node, pods("kubectl-")...)
 	s.kubectlDrain("real")
@@ -72,7 +72,7 @@ func TestMachineWithRealNode(t *testing.T) {
 		}
 		asked, _ := journal.First("patient", "SIGTERM")
 		ended, _ := journal.First("patient", "ended")
-		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 8*time.Second), "the Pod had less time than it needs to terminate")
+		s.Expect(ended.Sub(asked)).To(BeNumerically(">=", 4*time.Second), "the Pod had less time than it needs to terminate")
 	})
 }
 

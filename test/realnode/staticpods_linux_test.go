@@ -247,7 +247,9 @@ func TestStaticPods(t *testing.T) {
 
 	t.Run("S93: another user who listens in the place of a kubelet that does not run does not receive the token of the agent", func(t *testing.T) {
 		s := root.sub(t)
+		s.awaitAgent(node)
 		port := s.nodeObject("n1").Status.DaemonEndpoints.KubeletEndpoint.Port
+		s.run(node, realnode.NewPod("unknown", "100ms")) // an agent that does not know a Pod yet asks the kubelet within seconds, not minutes
 		s.Expect(node.StopKubelet()).To(Succeed())
 		received := s.listenAs(65534, port)
 		for range 2 { // the configuration and the Pods
