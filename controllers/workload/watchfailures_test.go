@@ -22,44 +22,56 @@ import (
 )
 
 func TestWatchFailure(t *testing.T) {
-	t.Run("M57: reports a refused list of the Pods of a Node after 10 s, until it succeeds", func(t *testing.T) {
-		g := NewWithT(t)
-		var allowed atomic.Bool
-		var refused atomic.Int32
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			switch {
-			case r.URL.Path != "/api/v1/pods":
-				<-r.Context().Done()
-			case !allowed.Load():
-				refused.Add(1)
-				w.WriteHeader(http.StatusForbidden)
-				_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"pods is forbidden","reason":"Forbidden","code":403}`))
-			case r.URL.Query().Get("watch") != "":
-				w.(http.Flusher).Flush()
-				<-r.Context().Done()
-			default:
-				_, _ = w.Write([]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`))
-			}
-		}))
-		defer server.Close()
-		now := testingclock.NewFakeClock(time.Now())
-		cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
-		w, err := newDrainWatch(cluster, &rest.Config{Host: server.URL}, func(Change) {}, now, nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		defer w.stop()
-		clusters := &Clusters{clock: now, watches: map[types.NamespacedName]*connectedWatch{cluster: {drainWatch: w}}}
-		g.Expect(w.observe("owner", []string{"n1"})).To(Succeed())
+	const metadata = `"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1"`
+	for name, tc := range map[string]struct {
+		what, path, list string
+		otherNode        bool // the list is also of other Nodes
+	}{
+		"M57: reports a refused list of the Pods of a Node after 10 s, until it succeeds": {
+			listedPods("n1"), "/api/v1/pods", `"kind":"PodList","apiVersion":"v1"`, false,
+		},
+		"M57: reports a refused list of PodDisruptionBudgets after 10 s, until it succeeds": {
+			listedBudgets, "/apis/policy/v1/poddisruptionbudgets", `"kind":"PodDisruptionBudgetList","apiVersion":"policy/v1"`, true,
+		},
+		"M57: reports a refused list of Namespaces after 10 s, until it succeeds": {listedNamespaces, "/api/v1/namespaces", metadata, true},
+		"M57: reports a refused list of DaemonSets after 10 s, until it succeeds": {listedDaemonSets, "/apis/apps/v1/daemonsets", metadata, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			var allowed atomic.Bool
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case r.URL.Path != tc.path:
+					<-r.Context().Done()
+				case !allowed.Load():
+					w.WriteHeader(http.StatusForbidden)
+					_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"it is forbidden","reason":"Forbidden","code":403}`))
+				case r.URL.Query().Get("watch") != "":
+					w.(http.Flusher).Flush()
+					<-r.Context().Done()
+				default:
+					_, _ = w.Write([]byte(`{` + tc.list + `,"metadata":{"resourceVersion":"1"},"items":[]}`))
+				}
+			}))
+			defer server.Close()
+			now := testingclock.NewFakeClock(time.Now())
+			cluster := types.NamespacedName{Namespace: "default", Name: "c1"}
+			w, err := newDrainWatch(cluster, &rest.Config{Host: server.URL}, func(Change) {}, now, nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			defer w.stop()
+			clusters := &Clusters{clock: now, watches: map[types.NamespacedName]*connectedWatch{cluster: {drainWatch: w}}}
+			g.Expect(w.observe("owner", []string{"n1"})).To(Succeed())
 
-		g.Eventually(refused.Load).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
-		g.Eventually(func() error { return w.failures.Get(listing + listedPods("n1")).Err }).WithTimeout(time.Minute).Should(HaveOccurred())
-		g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
-		now.Step(persistAfter)
-		g.Expect(clusters.WatchFailure(cluster, "n1")).To(MatchError("listing the Pods of Node n1: pods is forbidden"))
-		g.Expect(clusters.WatchFailure(cluster, "n2")).To(Succeed())
-		allowed.Store(true)
-		g.Eventually(func() error { return clusters.WatchFailure(cluster, "n1") }).WithTimeout(time.Minute).Should(Succeed())
-	})
+			g.Eventually(func() error { return w.failures.Get(listing + tc.what).Err }).WithTimeout(time.Minute).Should(HaveOccurred())
+			g.Expect(clusters.WatchFailure(cluster, "n1")).To(Succeed())
+			now.Step(persistAfter)
+			g.Expect(clusters.WatchFailure(cluster, "n1")).To(MatchError("listing " + tc.what + ": it is forbidden"))
+			g.Expect(clusters.WatchFailure(cluster, "n2") != nil).To(Equal(tc.otherNode))
+			allowed.Store(true)
+			g.Eventually(func() error { return clusters.WatchFailure(cluster, "n1") }).WithTimeout(time.Minute).Should(Succeed())
+		})
+	}
 }
 
 func TestListFailure(t *testing.T) {

@@ -45,7 +45,6 @@ func TestErrors(t *testing.T) {
 		},
 		{"cordoning the Node", right{"nodes", "patch"}, v1alpha1.ReasonCordonFailed, []string{" cannot be cordoned: "}},
 		{"listing the Pods", right{"pods", "*"}, failed, []string{"listing the Pods of Node "}},
-		{"listing the PodDisruptionBudgets", right{"poddisruptionbudgets", "*"}, failed, []string{"listing PodDisruptionBudgets"}},
 		{"creating the Evacuations", right{"evacuations", "create"}, draining, []string{"Cannot create the Evacuation: "}},
 		{"evicting the Pods", right{"pods/eviction", "create"}, draining, []string{`cannot create resource "pods/eviction"`}},
 		{"listing the VolumeAttachments", right{"volumeattachments", "*"}, failed, []string{"listing VolumeAttachments"}},
