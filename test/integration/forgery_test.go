@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -111,21 +110,6 @@ func (s *scene) forgedDrain(first, second string) {
 	s.setStage("forged", v1alpha1.StageComplete)
 	s.deleteMaintenances("forged")
 	s.setUnschedulable("spare", false)
-}
-
-// turnTimesOut deletes a Machine that waits for another Machine, whose drain is blocked.
-func (s *scene) turnTimesOut(first, second string) {
-	defer s.removeWorkloads()
-	defer s.limitDrains()()
-	s.run(bare("on-"+second, second))
-	s.blocked(first)
-	s.change(second, func(m *clusterv1.Machine) { m.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](5) })
-	s.deleteMachine(second)
-	s.Eventually(func() bool { return s.isGone(second) }, eventually, pace).Should(BeTrue())
-	s.Expect(s.evictions().Succeeded().Names()).To(ConsistOf("on-" + second))
-	s.Expect(s.machine(first).Annotations).To(HaveKey(v1alpha1.PreDrainHookAnnotation))
-	s.openBudget()
-	s.expectGone(first)
 }
 
 // limitDrains sets maxParallelDrains to one. The returned function removes the limit.

@@ -304,7 +304,7 @@ func TestDisconnect(t *testing.T) {
 
 	t.Run("M27: reports on the condition of a Machine everything that it waits for, and the result", func(t *testing.T) { all.sub(t).conditionReasons() })
 
-	t.Run("M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, "+
+	t.Run("M37, M92, M93: releases no Machine that waits for a turn beyond its drain timeout: after a restart, in a failure of admission, "+
 		"without the CRD, in an outage", func(t *testing.T) {
 		all.sub(t).waitsForTurnThroughout("turn-1", "turn-2", "turn-3", "turn-4", "turn-5", "turn-6", "turn-7", "turn-8")
 	})

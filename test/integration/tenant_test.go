@@ -66,7 +66,7 @@ func (s *scene) testTenant(tenant client.Client) {
 	s.Helper()
 	t, all := s.T, s
 	m := func(i int) string { return fmt.Sprintf("m%d", i) }
-	all.withMachines(m(1), m(2), m(3), m(4), m(5), m(6), m(7), m(8), m(9), m(10))
+	all.withMachines(m(1), m(2), m(3), m(4), m(5), m(6), m(7), m(8))
 
 	t.Run("E10: denies a tenant to cordon or maintain Nodes", func(t *testing.T) {
 		s := all.sub(t)
@@ -105,10 +105,9 @@ func (s *scene) testTenant(tenant client.Client) {
 	t.Run("M37: does not count a NodeMaintenance of another Node that names a waiting Machine as a drain", func(t *testing.T) {
 		all.sub(t).forgedDrain(m(4), m(5))
 	})
-	t.Run("M37: starts the drain of a waiting Machine after its drain timeout at the latest", func(t *testing.T) { all.sub(t).turnTimesOut(m(6), m(7)) })
 
 	t.Run("E53, M98: drains beside objects that cannot be decoded, also after a restart, and waits for a policy that cannot be decoded", func(t *testing.T) {
-		all.sub(t).undecodable(tenant, m(8), m(9), m(10))
+		all.sub(t).undecodable(tenant, m(6), m(7), m(8))
 	})
 }
 
