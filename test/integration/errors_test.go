@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,7 +26,7 @@ const limitedGroup = "limited"
 // TestErrors makes each step of a drain fail: the condition of the Machine names the request and the error, and the drain continues when
 // the request succeeds.
 func TestErrors(t *testing.T) {
-	parallel(t, 280*time.Second)
+	parallel(t, 190*time.Second)
 	all := newSceneOver(t, fleet.Options{PodReadyDelay: 100 * time.Millisecond, PodDeletionDelay: 200 * time.Millisecond}, (*scene).connectLimitedUser)
 	all.withMachines("spare")
 
@@ -65,49 +64,50 @@ func TestErrors(t *testing.T) {
 		})
 	}
 
-	for group, message := range map[string]string{
-		"infrastructure.test.capnm.dev": "The drain cannot continue: getting the infrastructure machine of Machine ",
-		"controlplane.test.capnm.dev":   "The drain cannot continue: getting the control plane of Cluster ",
-	} {
-		t.Run("M57, M96: reports that the management cluster refuses reading objects of "+group+", which stops no drain that has begun", func(t *testing.T) {
-			s := all.sub(t)
-			machine, _, _ := strings.Cut(group, ".")
-			s.withMachines(machine)
-			waiting := bare("waiting-"+machine, machine, withEvacuator)
-			s.run(waiting)
-			s.fleet.KillManager() // what has been read of these objects is used for a while
-			s.hideInfrastructure(group)
-			defer s.hideInfrastructure("")
-			s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-			s.deleteMachine(machine)
-			s.expectFailure(machine, failed, message, "forbidden")
-			s.hideInfrastructure("")
-			s.Eventually(func() string { return s.condition(machine).Reason }, soon, pace).Should(Equal(draining))
-			s.hideInfrastructure(group)
-			s.deletePods(waiting.Name)
-			s.expectGone(machine)
-		})
-	}
+	t.Run("M57, M96: reports that the management cluster refuses reading the control plane, then the infrastructure machine, which stops no drain that has begun",
+		func(t *testing.T) { all.sub(t).unreadReferences("unread") })
+	t.Run("M58: names the kubeconfig Secret that prevents the connection, which is empty and then invalid", func(t *testing.T) {
+		all.sub(t).uselessKubeconfig("unconnected")
+	})
+}
 
-	for name, tc := range map[string]struct{ data, message string }{
-		"invalid": {`{"data":{"value":"bm9uc2Vuc2U="}}`, ": the kubeconfig in Secret default/c1-kubeconfig is invalid"},
-		"empty":   {`{"data":{"value":null}}`, ": cannot read the kubeconfig in Secret default/c1-kubeconfig: "},
-	} {
-		t.Run("M58: names the kubeconfig Secret that prevents the connection: "+name, func(t *testing.T) {
-			s := all.sub(t)
-			machine := name + "-kubeconfig"
-			s.withMachines(machine)
-			secret := read(s, s.fleet.Client, client.ObjectKey{Namespace: namespace, Name: "c1-kubeconfig"}, &corev1.Secret{})
-			valid := fmt.Appendf(nil, `{"data":{"value":%q}}`, base64.StdEncoding.EncodeToString(secret.Data["value"]))
-			s.fleet.KillManager() // a connection that exists does not read the Secret
-			s.Expect(s.fleet.Client.Patch(s.Context(), secret, client.RawPatch(types.MergePatchType, []byte(tc.data)))).To(Succeed())
-			s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
-			s.deleteMachine(machine)
-			s.expectFailure(machine, v1alpha1.ReasonWaitingForWorkloadCluster, tc.message)
-			s.Expect(s.fleet.Client.Patch(s.Context(), secret, client.RawPatch(types.MergePatchType, valid))).To(Succeed())
-			s.expectGone(machine)
-		})
+func (s *scene) unreadReferences(machine string) {
+	const controlPlane, infrastructure = "controlplane.test.capnm.dev", "infrastructure.test.capnm.dev"
+	s.withMachines(machine)
+	waiting := bare("waiting-"+machine, machine, withEvacuator)
+	s.run(waiting)
+	s.fleet.KillManager() // what has been read of these objects is used for a while
+	defer s.hideInfrastructure("")
+	s.hideInfrastructure(controlPlane)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.deleteMachine(machine)
+	s.expectFailure(machine, v1alpha1.ReasonReconcileFailed, "The drain cannot continue: getting the control plane of Cluster ", "forbidden")
+	s.hideInfrastructure(infrastructure)
+	s.expectFailure(machine, v1alpha1.ReasonReconcileFailed, "The drain cannot continue: getting the infrastructure machine of Machine ", "forbidden")
+	s.hideInfrastructure("")
+	s.Eventually(func() string { return s.condition(machine).Reason }, soon, pace).Should(Equal(v1alpha1.ReasonMachineDraining))
+	s.hideInfrastructure(infrastructure)
+	s.deletePods(waiting.Name)
+	s.expectGone(machine)
+}
+
+func (s *scene) uselessKubeconfig(machine string) {
+	s.withMachines(machine)
+	secret := read(s, s.fleet.Client, client.ObjectKey{Namespace: namespace, Name: "c1-kubeconfig"}, &corev1.Secret{})
+	store := func(kubeconfig []byte) {
+		s.Helper()
+		s.patch(s.fleet.Client, secret, func() { secret.Data = map[string][]byte{"value": kubeconfig} })
 	}
+	valid := secret.Data["value"]
+	s.fleet.KillManager() // a connection that exists does not read the Secret
+	store(nil)
+	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
+	s.deleteMachine(machine)
+	s.expectFailure(machine, v1alpha1.ReasonWaitingForWorkloadCluster, ": cannot read the kubeconfig in Secret default/c1-kubeconfig: ")
+	store([]byte("nonsense"))
+	s.expectFailure(machine, v1alpha1.ReasonWaitingForWorkloadCluster, ": the kubeconfig in Secret default/c1-kubeconfig is invalid")
+	store(valid)
+	s.expectGone(machine)
 }
 
 // expectFailure waits until the condition of a Machine has a reason and texts in its message, which is short enough.
