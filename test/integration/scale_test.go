@@ -19,8 +19,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
-// manyNodes is by default twice as many as have drain targets of their own in the status. The 5,000 Nodes that Kubernetes supports take
-// minutes on a machine with two cores: see `make test-scale`.
+// manyNodes is by default twice the number of Nodes whose drain targets the status shows for each Node. The 5,000 Nodes that Kubernetes
+// supports take minutes on a machine with two cores: see `make test-scale`.
 var manyNodes = flag.Int("nodes", 200, "how many Nodes a maintenance of many Nodes has")
 
 // steady is the time in which maintenances with nothing to do must not write.
