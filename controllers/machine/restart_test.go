@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -248,6 +249,25 @@ func TestDrainAfterRestart(t *testing.T) {
 		d.lags = true
 		d.reconcile(time.Minute)
 		d.Expect(d.isSuspended()).To(BeTrue(), "it may be delivered before the next reconciliation")
+	})
+	t.Run("M162: a drain that has not begun does not continue: its Machine waits for a turn", func(t *testing.T) {
+		g, start := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		machines := deletedWorkers(start, "a", "b")
+		management, remote := managementCluster(machines...).WithObjects(policyWithLimit(intstr.FromInt32(1))).Build(), workloadCluster(machines...).Build()
+		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
+		infrastructureExists(r, machines...)
+		for after := range 10 {
+			for _, m := range machines {
+				g.Expect(reconcileAt(t, r, m, start.Add(time.Duration(after)*time.Second))).To(Succeed())
+			}
+		}
+		for _, m := range machines {
+			r.forget(client.ObjectKeyFromObject(m))
+		}
+		draining, all := drainingIn(t, remote)
+		g.Expect(draining).To(HaveLen(1))
+		g.Expect(all).To(Equal(2))
+		g.Expect([]bool{r.Maintenances.Continues(machines[0]), r.Maintenances.Continues(machines[1])}).To(Equal([]bool{true, false}))
 	})
 	t.Run("M162: the drain of a Machine that is created again with the same name is suspended", func(t *testing.T) {
 		d := beginDrain(t, false)
