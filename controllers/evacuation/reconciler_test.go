@@ -11,6 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -183,4 +187,22 @@ func TestEvacuationsIn(t *testing.T) {
 			g.Expect(keys).To(Equal(want))
 		})
 	}
+}
+
+func TestEnqueue(t *testing.T) {
+	t.Run("M162: reconciles the Evacuations of a Node when its NodeMaintenance is no longer suspended", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		e := withEvacuators(0)
+		remote := fakes.Builder(e).WithIndex(e, "node", func(client.Object) []string { return []string{"one"} }).Build()
+		management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+		cache := clustercache.NewFakeClusterCache(remote, cluster)
+		r := &Reconciler{Clusters: workload.NewClusters(management, cache, fakes.Scheme(), workload.Limits{}, clock.RealClock{})}
+		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
+		r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: workload.DrainContinued, Node: "two"})
+		g.Expect(queue.Len()).To(BeZero())
+		r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: workload.DrainContinued, Node: "one"})
+		g.Expect(queue.Len()).To(Equal(1))
+		request, _ := queue.Get()
+		g.Expect(request).To(Equal(workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(e)}))
+	})
 }

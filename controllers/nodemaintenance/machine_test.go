@@ -330,20 +330,25 @@ func TestAttemptOfEarlierProcess(t *testing.T) {
 	}
 }
 
-func TestEnqueueWaiting(t *testing.T) {
-	t.Run("M96: reconciles the NodeMaintenance of a Node whose Pods the evictor has found waiting", func(t *testing.T) {
-		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one")}}
-		remote := fakes.Builder(m).WithIndex(m, "node", func(object client.Object) []string {
-			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
-		}).Build()
-		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster)}
-		queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
-		r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: workload.PodsWaiting, Node: "one"})
-		g.Expect(queue.Len()).To(Equal(1))
-		request, _ := queue.Get()
-		g.Expect(request).To(Equal(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}))
-	})
+func TestEnqueue(t *testing.T) {
+	for name, change := range map[string]workload.ChangeType{
+		"M96: reconciles the NodeMaintenance of a Node whose Pods the evictor has found waiting": workload.PodsWaiting,
+		"M162: reconciles the NodeMaintenance of a Node when it is no longer suspended":          workload.DrainContinued,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one")}}
+			remote := fakes.Builder(m).WithIndex(m, "node", func(object client.Object) []string {
+				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+			}).Build()
+			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster)}
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
+			r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: change, Node: "one"})
+			g.Expect(queue.Len()).To(Equal(1))
+			request, _ := queue.Get()
+			g.Expect(request).To(Equal(workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}))
+		})
+	}
 }
 
 // names returns the names of the methods that are steps.
