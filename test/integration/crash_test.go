@@ -25,7 +25,7 @@ const crashPods = 5
 // TestCrashAfterEachWrite kills the manager with SIGKILL immediately after each distinct write of a drain, and restarts it. A first drain
 // without a crash shows which writes there are.
 func TestCrashAfterEachWrite(t *testing.T) {
-	parallel(t, 150*time.Second)
+	parallel(t, 170*time.Second)
 	all := newScene(t, fleet.Options{PodReadyDelay: 200 * time.Millisecond, PodDeletionDelay: 400 * time.Millisecond})
 	all.withMachines("spare")
 
