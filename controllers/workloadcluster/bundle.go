@@ -54,30 +54,37 @@ type Applied struct {
 
 	hasCRDs bool   // all CRDs existed before
 	lacks   string // a CRD that did not exist before, or empty
-	// versions are the resourceVersions of the objects, in their order in the bundle. Objects that are missing or were refused have none.
-	versions []string
+	// versions are those of the objects that are present, in their order in the bundle. They are all if isComplete.
+	versions   []version
+	isComplete bool
+}
+
+// version is the resourceVersion of an object.
+type version struct {
+	kind            schema.GroupVersionKind
+	key             client.ObjectKey
+	resourceVersion string
 }
 
 // IsUnchanged reports whether all objects of the bundle are present and still have the versions in which ApplyBundle has found or written
 // them. It is much cheaper than ApplyBundle: the API server answers with metadata from its watch cache, while the CRDs alone have 70 kB.
-func (a *Applied) IsUnchanged(ctx context.Context, live client.Client) (bool, error) {
-	objects, err := bundle.Bundle()
-	if err != nil || len(a.versions) != len(objects) {
-		return false, err
+func (a *Applied) IsUnchanged(ctx context.Context, live client.Client) bool {
+	if !a.isComplete {
+		return false
 	}
 	var reads sync.WaitGroup
-	unchanged := make([]bool, len(objects))
-	for i, object := range objects {
+	unchanged := make([]bool, len(a.versions))
+	for i, last := range a.versions {
 		reads.Go(func() {
 			present := &metav1.PartialObjectMetadata{}
-			present.SetGroupVersionKind(object.GroupVersionKind())
+			present.SetGroupVersionKind(last.kind)
 			fromCache := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: "0"}}
-			err := live.Get(ctx, client.ObjectKeyFromObject(object), present, fromCache) // ApplyBundle handles errors
-			unchanged[i] = err == nil && present.ResourceVersion == a.versions[i]
+			err := live.Get(ctx, last.key, present, fromCache) // ApplyBundle handles errors
+			unchanged[i] = err == nil && present.ResourceVersion == last.resourceVersion
 		})
 	}
 	reads.Wait()
-	return !slices.Contains(unchanged, false), nil
+	return !slices.Contains(unchanged, false)
 }
 
 // Restored is an object of the bundle that was restored.
@@ -119,6 +126,7 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 			return applied, err
 		}
 	}
+	applied.isComplete = len(applied.versions) == len(objects)
 	return applied, nil
 }
 
@@ -132,7 +140,7 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 	if change != "" && installed {
 		a.Restored = append(a.Restored, Restored{Kind: kind, Name: name, Change: change})
 	}
-	a.versions = append(a.versions, present.GetResourceVersion())
+	a.versions = append(a.versions, version{object.wanted.GroupVersionKind(), client.ObjectKeyFromObject(object.wanted), present.GetResourceVersion()})
 	if kind != crdKind {
 		return nil
 	}

@@ -213,11 +213,7 @@ func (r *Reconciler) checkBundle(ctx context.Context, cluster *clusterv1.Cluster
 		return wait, true, nil
 	}
 	applied := last.applied
-	unchanged, err := applied.IsUnchanged(ctx, live)
-	if err != nil {
-		return 0, false, err
-	}
-	if !unchanged {
+	if !applied.IsUnchanged(ctx, live) {
 		applied, err = ApplyBundle(ctx, live)
 		if observeErr := r.observeApplied(ctx, cluster, applied, err, last.at.IsZero()); err == nil {
 			err = observeErr

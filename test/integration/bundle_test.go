@@ -64,12 +64,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 			})
 		})
 		checker := a.clientFor(config)
-		unchanged := func() bool {
-			same, err := applied.IsUnchanged(a.Context(), checker)
-			a.Expect(err).NotTo(HaveOccurred())
-			return same
-		}
-		a.Expect(unchanged()).To(BeFalse(), "nothing is known before the first check")
+		a.Expect(applied.IsUnchanged(a.Context(), checker)).To(BeFalse(), "nothing is known before the first check")
 		var reads controlplane.Events
 		a.Eventually(func(g Gomega) { // the watch cache lags behind, and the control plane writes the status of CRDs and policies that have changed
 			var err error
@@ -77,7 +72,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 			g.Expect(err).NotTo(HaveOccurred())
 			begin, err := a.cp.Audit().Mark()
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(unchanged()).To(BeTrue())
+			g.Expect(applied.IsUnchanged(a.Context(), checker)).To(BeTrue())
 			reads, err = a.cp.Audit().Since(begin)
 			g.Expect(err).NotTo(HaveOccurred())
 		}, soon, pace).Should(Succeed())
@@ -92,7 +87,7 @@ func testBundleVersions(t *testing.T, all *admission) {
 		a.Expect(changed(a, a.admin, policy, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) {
 			p.Spec.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
 		})).To(Succeed())
-		a.Eventually(unchanged, soon, pace).Should(BeFalse())
+		a.Eventually(func() bool { return applied.IsUnchanged(a.Context(), checker) }, soon, pace).Should(BeFalse())
 		a.applyBundle()
 	})
 	t.Run("M31: applies policies and bindings before CRDs", func(t *testing.T) {
