@@ -63,9 +63,9 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		s.requeueBy(due)
 		return !matters, nil
 	}
-	changed := before.DeepCopy()
-	changed.Status = m.Status
-	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	base := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: before.ObjectMeta, Status: before.Status} // the spec is large, and is not patched
+	changed := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: before.ObjectMeta, Status: m.Status}
+	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
 	r.statuses.Record(s.request, s.now)
