@@ -137,7 +137,7 @@ func describe(condition *metav1.Condition) string {
 	return condition.Reason + ": " + condition.Message
 }
 
-// waiting returns the Machines that are to be deleted and still exist.
+// waiting returns the Machines that are to be deleted and still exist: read only.
 func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error) {
 	if err := r.startManagers(ctx); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (r *run) waiting(ctx context.Context) (map[string]*clusterv1.Machine, error
 		return nil, err
 	}
 	machines := &clusterv1.MachineList{}
-	if err := r.fleet.Client.List(ctx, machines); err != nil {
+	if err := r.fleet.Client.List(ctx, machines, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, errors.Wrap(err, "listing Machines")
 	}
 	waiting := map[string]*clusterv1.Machine{}

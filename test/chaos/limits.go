@@ -212,11 +212,12 @@ func (l *limits) turns() {
 		return
 	}
 	end := l.Management.Clock[len(l.Management.Clock)-1].Until
+	m := moment{}
 	for at := l.Management.Clock.begin(); !at.After(end); at = at.Add(resolution) {
 		if l.isDown(at) {
 			continue
 		}
-		m := l.momentAt(at)
+		m = l.momentAt(at, m)
 		for _, name := range m.order {
 			if len(l.spans[name]) == 0 {
 				l.spans[name] = []span{{since: at, from: at}}
@@ -247,10 +248,15 @@ type moment struct {
 	requested map[string]time.Time
 }
 
-func (l *limits) momentAt(at time.Time) moment {
+// momentAt returns the moment of a time. It shares what has not changed with that of an earlier time.
+func (l *limits) momentAt(at time.Time, former moment) moment {
 	m := moment{at: at, recent: l.Workload.Clock.Before(at.Add(-lag)), requested: map[string]time.Time{}}
 	m.management = [2]int64{l.Management.Clock.Before(at), l.Management.Clock.After(at)}
 	m.workload = [2]int64{l.Workload.Clock.Before(at), l.Workload.Clock.After(at)}
+	if m.management == former.management {
+		m.order, m.requested = former.order, former.requested
+		return m
+	}
 	for name, versions := range l.machines {
 		for _, state := range versions.during(m.management[0], m.management[1]) {
 			if isHeld(state) {

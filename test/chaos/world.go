@@ -182,10 +182,10 @@ func (w *world) machinesRun(ctx context.Context, names ...string) error {
 		}
 		for _, name := range names {
 			machine, node := &clusterv1.Machine{}, &corev1.Node{}
-			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: w.home(), Name: name}, machine); err != nil {
+			if err := w.fleet.Client.Get(ctx, client.ObjectKey{Namespace: w.home(), Name: name}, machine, client.UnsafeDisableDeepCopy); err != nil {
 				return err
 			}
-			if err := w.workload.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+			if err := w.workload.Client.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy); err != nil {
 				return err
 			}
 			_, hooked := machine.Annotations[v1alpha1.PreDrainHookAnnotation]

@@ -90,7 +90,7 @@ func (c *directClient) copyOf(k *resource, object client.Object) (client.Object,
 	return c.server.fromContent(k, runtime.DeepCopyJSON(content))
 }
 
-func (c *directClient) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+func (c *directClient) Get(_ context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	gvk, err := c.GroupVersionKindFor(object)
 	if err != nil {
 		return err
@@ -102,6 +102,11 @@ func (c *directClient) Get(_ context.Context, key client.ObjectKey, object clien
 	stored := c.server.get(k, r.key())
 	if stored == nil {
 		return k.notFound(key.Name)
+	}
+	share := ptr.Deref((&client.GetOptions{}).ApplyOptions(options).UnsafeDisableDeepCopy, false)
+	if share && reflect.TypeOf(object) == reflect.TypeOf(stored.object) {
+		reflect.ValueOf(object).Elem().Set(reflect.ValueOf(stored.object).Elem())
+		return nil
 	}
 	return copyTo(object, stored)
 }
@@ -251,8 +256,8 @@ func (c *directClient) update(subresource string, object, body client.Object, dr
 		return err
 	}
 	r.dryRun = dryRun
-	updated := body
-	if subresource != "scale" {
+	updated := body // the server copies it
+	if _, is := body.(*unstructured.Unstructured); is == k.typed && subresource != "scale" {
 		if updated, err = c.copyOf(k, body); err != nil {
 			return err
 		}

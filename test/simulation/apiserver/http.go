@@ -26,12 +26,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
-// served is an event of the audit log with the body of its request.
-type served struct {
-	event controlplane.Event
-	body  []byte
-}
-
 // response is the response to a request.
 type response struct {
 	code        int
@@ -91,13 +85,14 @@ func (s *Server) record(req *http.Request, r operation, body []byte, answer resp
 	event := controlplane.Event{
 		User: r.User, UserAgent: r.UserAgent, Verb: r.Verb, Group: r.Group, Resource: r.Resource, Subresource: r.Subresource, Namespace: r.Namespace,
 		Name: r.Name, Code: answer.code, Message: answer.message, Requested: requested, Answered: time.Now(), URI: req.URL.RequestURI(),
+		RequestObject: body,
 	}
 	if event.Name == "" {
 		event.Name = answer.object
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.audit = append(s.audit, served{event, body})
+	s.audit = append(s.audit, event)
 }
 
 // requestInfos parses the URLs of requests.

@@ -93,8 +93,12 @@ func (s *Server) replacePatched(r operation, k *resource, old *version, patch de
 	return s.replace(r, k, old, object)
 }
 
-// mergePatched returns an object with a merge patch, which most requests are. It is made from JSON, as the version is sent to watches.
+// mergePatched returns an object with a merge patch, which most requests are. Of a Go type, only what the patch names is converted to JSON
+// and back.
 func (s *Server) mergePatched(k *resource, old *version, patch decodedPatch) (client.Object, error) {
+	if fields := fieldsOf(k, patch); fields != nil {
+		return mergeFields(old.object, fields)
+	}
 	document, err := old.encode(format{})
 	if err != nil {
 		return nil, err
@@ -105,6 +109,47 @@ func (s *Server) mergePatched(k *resource, old *version, patch decodedPatch) (cl
 	object, err := s.fromJSON(k, document)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return object, nil
+}
+
+// fieldsOf returns what a merge patch changes of the metadata, spec and status of an object of a Go type. It is nil if the patch changes
+// anything else.
+func fieldsOf(k *resource, patch decodedPatch) map[string]json.RawMessage {
+	for name, value := range patch.changes {
+		if _, isObject := value.(map[string]any); !k.typed || !isObject || fieldNames[name] == "" {
+			return nil
+		}
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(patch.document, &fields); err != nil {
+		return nil
+	}
+	return fields
+}
+
+// fieldNames are the names of fields in Go types.
+var fieldNames = map[string]string{"metadata": "ObjectMeta", "spec": "Spec", "status": "Status"}
+
+// mergeFields returns an object of a Go type with a merge patch of some fields.
+func mergeFields(old client.Object, patches map[string]json.RawMessage) (client.Object, error) {
+	object := shallowCopy(old)
+	for name, patch := range patches {
+		field := reflect.ValueOf(object).Elem().FieldByName(fieldNames[name])
+		if !field.IsValid() {
+			continue // unknown fields are pruned
+		}
+		document, err := json.Marshal(field.Interface())
+		if err != nil {
+			return nil, errors.WithStack(err)
+		}
+		if document, err = jsonpatch.MergePatch(document, patch); err != nil {
+			return nil, unprocessable(err)
+		}
+		field.SetZero()
+		if err := utiljson.Unmarshal(document, field.Addr().Interface()); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
 	}
 	return object, nil
 }

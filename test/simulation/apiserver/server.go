@@ -83,7 +83,8 @@ type Server struct {
 	applied   map[appliedKey]map[string]any
 	pending   []Change // not yet passed to onChange
 	notifying bool
-	audit     []served
+	audit     controlplane.Events
+	decoded   int         // how many events of audit have their body as JSON, instead of as it was sent
 	collector *time.Timer // runs if garbage collection is due
 }
 
@@ -162,18 +163,15 @@ func (s *Server) Transport() http.RoundTripper { return transport{s} }
 func (s *Server) Client(user string) client.WithWatch { return &directClient{s, user} }
 
 // Audit returns the requests that were served over HTTP, in the order of their responses. A lost response has its real code, and a request
-// that was lost is not included.
+// that was lost is not included. The events are shared: read only.
 func (s *Server) Audit() controlplane.Events {
 	s.mu.Lock()
-	requests := slices.Clip(s.audit)
-	s.mu.Unlock()
-	events := make(controlplane.Events, 0, len(requests))
-	for _, request := range requests {
-		event := request.event
-		event.RequestObject = s.bodyJSON(request.body)
-		events = append(events, event)
+	defer s.mu.Unlock()
+	for ; s.decoded < len(s.audit); s.decoded++ {
+		event := &s.audit[s.decoded]
+		event.RequestObject = s.bodyJSON(event.RequestObject)
 	}
-	return events
+	return slices.Clip(s.audit)
 }
 
 // newUID returns a random UID.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -33,11 +34,22 @@ type logged struct {
 // removed returns the old object with the revision of the write: the object of a DELETED event.
 func (l *logged) removed() *version {
 	l.once.Do(func() {
-		object := l.old.object.DeepCopyObject().(client.Object)
+		object := shallowCopy(l.old.object)
 		object.SetResourceVersion(strconv.FormatInt(l.revision, 10))
 		l.last = &version{resource: l.old.resource, key: l.old.key, revision: l.revision, object: object}
 	})
 	return l.last
+}
+
+// shallowCopy returns a copy of an object, of which the caller may set fields. It must not change what they refer to: stored versions share
+// it.
+func shallowCopy(object client.Object) client.Object {
+	if _, is := object.(*unstructured.Unstructured); is {
+		return object.DeepCopyObject().(client.Object)
+	}
+	value := reflect.New(reflect.TypeOf(object).Elem())
+	value.Elem().Set(reflect.ValueOf(object).Elem())
+	return value.Interface().(client.Object)
 }
 
 // find returns the index of an object, or where it is to be inserted.

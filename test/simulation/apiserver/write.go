@@ -210,7 +210,7 @@ func checkReplacement(r operation, k *resource, present, object client.Object) e
 
 // withStatus returns the present object with what an update of its status may change.
 func withStatus(k *resource, present, object client.Object) client.Object {
-	updated := present.DeepCopyObject().(client.Object)
+	updated := shallowCopy(present)
 	setStatus(updated, object)
 	if !k.custom {
 		updated.SetLabels(object.GetLabels())
@@ -273,7 +273,7 @@ func (s *Server) mark(r operation, k *resource, options *metav1.DeleteOptions) (
 		if err := checkPreconditions(k, present, options.Preconditions); err != nil {
 			return nil, err
 		}
-		object, begin := present.DeepCopyObject().(client.Object), now().Time
+		object, begin := shallowCopy(present), now().Time
 		grace := gracePeriod(present, options)
 		if present.GetDeletionTimestamp() != nil {
 			before := ptr.Deref(present.GetDeletionGracePeriodSeconds(), 0)

@@ -52,6 +52,9 @@ var replacements = []replacement{
 		"sema.go", "func internal_sync_nanotime() int64 {\n	return nanotime()\n",
 		"func internal_sync_nanotime() int64 {\n	if b := getg().bubble; b == nil { return nanotime() } else { return b.now }\n",
 	},
+	// Most stacks would grow to this size, and be copied twice.
+	{"proc.go", "		newg = malg(stackMin)\n", "		newg = malg(4 * stackMin)\n"},
+	{"stack.go", "var startingStackSize uint32 = fixedStack\n", "var startingStackSize uint32 = 4 * fixedStack\n"},
 	// Neither a long computation nor a system call makes another goroutine run.
 	{"proc.go", "	for i := 0; i < len(allp); i++ {\n		// Quickly filter", "	for i := 0; i < len(allp) && gomaxprocs > 1; i++ {\n		// Quickly filter"},
 }
