@@ -65,7 +65,7 @@ func (m *machines) run(ctx context.Context, c client.Client) (again time.Duratio
 func (m *machines) reconcile(ctx context.Context, c client.Client, machine *clusterv1.Machine) (again time.Duration, err error) {
 	s := &machineScope{Client: c, cluster: &clusterv1.Cluster{}, now: now()}
 	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.ClusterName}
-	if err := c.Get(ctx, key, s.cluster); err != nil {
+	if err := c.Get(ctx, key, s.cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, errors.Wrapf(client.IgnoreNotFound(err), "getting Cluster %s", key)
 	}
 	if machine.DeletionTimestamp == nil {
@@ -81,11 +81,11 @@ func (m *machines) reconcile(ctx context.Context, c client.Client, machine *clus
 	if err := s.observe(ctx, machine); err != nil {
 		return 0, err
 	}
-	s.machine, err = update(ctx, c, machine, s.setMetadata)
+	stored, err := update(ctx, c, machine, s.setMetadata)
 	if err != nil {
 		return 0, err
 	}
-	stored := s.machine.DeepCopy()
+	s.machine = stored.DeepCopy()
 	s.setStatus()
 	deleted := false
 	if machine.DeletionTimestamp != nil {
@@ -98,17 +98,18 @@ func (m *machines) reconcile(ctx context.Context, c client.Client, machine *clus
 	if failed != nil || !deleted {
 		return again, failed
 	}
-	if err := c.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
+	if err := c.Get(ctx, client.ObjectKeyFromObject(stored), s.machine); err != nil {
 		return 0, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", stored.Name)
 	}
-	_, err = update(ctx, c, stored, func(machine *clusterv1.Machine) { controllerutil.RemoveFinalizer(machine, clusterv1.MachineFinalizer) })
+	_, err = update(ctx, c, s.machine, func(machine *clusterv1.Machine) { controllerutil.RemoveFinalizer(machine, clusterv1.MachineFinalizer) })
 	return 0, err
 }
 
 // observe reads the infrastructure and the Node of a Machine.
 func (s *machineScope) observe(ctx context.Context, machine *clusterv1.Machine) (err error) {
 	s.infraMachine = &infrav1.KwokMachine{}
-	if err := s.Get(ctx, referenced(machine, machine.Spec.InfrastructureRef), s.infraMachine); client.IgnoreNotFound(err) != nil {
+	infraKey := referenced(machine, machine.Spec.InfrastructureRef)
+	if err := s.Get(ctx, infraKey, s.infraMachine, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return errors.Wrapf(err, "getting the infrastructure of Machine %s", machine.Name)
 	} else if err != nil {
 		s.infraMachine = nil
@@ -129,7 +130,7 @@ func (s *machineScope) observe(ctx context.Context, machine *clusterv1.Machine) 
 	}
 	if name := machine.Status.NodeRef.Name; name != "" {
 		node := &corev1.Node{}
-		if err := s.workload.Get(ctx, client.ObjectKey{Name: name}, node); err == nil {
+		if err := s.workload.Get(ctx, client.ObjectKey{Name: name}, node, client.UnsafeDisableDeepCopy); err == nil {
 			s.node = node
 		} else if client.IgnoreNotFound(err) != nil {
 			return errors.Wrapf(err, "getting Node %s", name)
@@ -285,7 +286,7 @@ func (s *machineScope) isDeleteNodeAllowed(ctx context.Context) (bool, error) {
 	}
 	if s.cluster.Spec.ControlPlaneRef.IsDefined() {
 		controlPlane := &controlplanev1.KwokControlPlane{}
-		if err := s.Get(ctx, referenced(s.cluster, s.cluster.Spec.ControlPlaneRef), controlPlane); client.IgnoreNotFound(err) != nil {
+		if err := s.Get(ctx, referenced(s.cluster, s.cluster.Spec.ControlPlaneRef), controlPlane, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 			return false, errors.Wrapf(err, "getting the control plane of Cluster %s", s.cluster.Name)
 		} else if err == nil && controlPlane.DeletionTimestamp != nil {
 			return false, nil

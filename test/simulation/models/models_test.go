@@ -43,7 +43,11 @@ type world struct {
 	paused map[string]bool
 	held   bool
 	events []string // writes of Pods and Machines
+	stored []stored
 }
+
+// stored is an object when it was stored, and a copy of it.
+type stored struct{ object, copied client.Object }
 
 const longest = 5 * time.Minute
 
@@ -77,6 +81,9 @@ func simulate(t *testing.T, test func(w *world)) {
 		test(w)
 		cancel()
 		synctest.Wait()
+		for _, s := range w.stored {
+			w.Expect(apiserver.Equal(s.object, s.copied)).To(BeTrue(), "a model has changed %T %s, which it shares with the server", s.object, s.object.GetName())
+		}
 	})
 }
 
@@ -101,6 +108,9 @@ func crds(g *WithT) []*apiextensionsv1.CustomResourceDefinition {
 func (w *world) record(change apiserver.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if change.New != nil {
+		w.stored = append(w.stored, stored{change.New, change.New.DeepCopyObject().(client.Object)})
+	}
 	object, verb := change.New, "created"
 	switch {
 	case change.New == nil:
