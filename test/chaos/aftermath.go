@@ -323,8 +323,11 @@ func (r *run) deleteApp(ctx context.Context, labels client.MatchingLabels) error
 	return nil
 }
 
-// clear removes the load, so that another run can follow.
+// clear removes the load, so that another run can follow. None follows in a simulation.
 func (r *run) clear(ctx context.Context) error {
+	if r.simulated != nil {
+		return nil
+	}
 	if err := r.setAnnotation(ctx, "null"); err != nil {
 		return err
 	}
