@@ -37,7 +37,7 @@ type replacement struct {
 var replacements = []replacement{
 	// The keys of the hash functions, and so the orders of maps.
 	{"rand.go", "	globalRand.state.Init(*seed)\n", "	globalRand.state.Init([32]byte{})\n"},
-	{"rand.go", "	for {\n		// Note: c.Next is marked", "	for {\n		if getg().bubble != nil { return simulatedNumber() }\n		// Note: c.Next is marked"},
+	{"rand.go", "	for {\n		// Note: c.Next is marked", "	for {\n		if b := getg().bubble; b != nil { return simulatedNumber(b.now) }\n		// Note: c.Next is marked"},
 	{
 		"rand.go", "func maps_rand() uint64 {\n	return rand()\n",
 		"func maps_rand() uint64 {\n	if b := getg().bubble; b == nil { return rand() } else { return simulatedOrder(b.now) }\n",
@@ -62,7 +62,7 @@ var replacements = []replacement{
 // declarations are appended to rand.go.
 const declarations = `
 //go:linkname simulatedNumber capnm/simulation.number
-func simulatedNumber() uint64
+func simulatedNumber(now int64) uint64
 
 //go:linkname simulatedOrder capnm/simulation.order
 func simulatedOrder(now int64) uint64

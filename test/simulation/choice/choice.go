@@ -8,6 +8,8 @@ import _ "unsafe" // for go:linkname
 // The sources are separate, so that a difference in one of them does not change the choices of the others.
 var seed, numbers, cases, timers uint64
 
+var last int64 // the time of the numbers
+
 var asked bool
 
 // Seed determines all later choices.
@@ -31,10 +33,16 @@ func next(state *uint64) uint64 {
 	return z ^ z>>31
 }
 
+// number returns the next one of the numbers of a time. It does not matter how many were drawn at earlier times: each sync.Map draws one
+// when it is first used, so that a change of any code would change all later numbers.
+//
 //go:linkname number capnm/simulation.number
 //go:nosplit
-func number() uint64 {
+func number(now int64) uint64 {
 	asked = true
+	if now != last {
+		last, numbers = now, (seed+1<<60)^uint64(now)
+	}
 	return next(&numbers)
 }
 
