@@ -75,6 +75,7 @@ func TestSimulation(t *testing.T) {
 	if os.Getenv("CAPNM_TEST_SIMULATION") == "" {
 		t.Skip("SKIPPED: make test-simulation runs this test")
 	}
+	runtime.GOMAXPROCS(max(2, runtime.NumCPU())) // with one, the wait for a process would prevent that its output is read
 	seeds := make(chan uint64, *simulationRuns)
 	for seed := *simulationSeed; seed < *simulationSeed+*simulationRuns; seed++ {
 		seeds <- seed
