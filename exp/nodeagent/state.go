@@ -175,10 +175,13 @@ func (s State) write(name string, value any) error {
 	}
 	file := filepath.Join(s.Dir, name)
 	unfinished := file + "." + s.Process + ".tmp"
-	if err := os.WriteFile(unfinished, content, 0o600); err != nil {
-		return errors.Wrap(err, "writing state")
+	if err = os.WriteFile(unfinished, content, 0o600); err == nil {
+		err = os.Rename(unfinished, file)
 	}
-	return errors.Wrap(os.Rename(unfinished, file), "writing state")
+	if err != nil {
+		_ = os.Remove(unfinished) // it may fill the directory, in which both containers have to write more
+	}
+	return errors.Wrap(err, "writing state")
 }
 
 // KeepLock holds a second delay lock in a separate process. Without it, a node would power off at once if the agent's process ended

@@ -113,6 +113,15 @@ func TestRunningAgent(t *testing.T) {
 	})
 }
 
+func TestStateIsFull(t *testing.T) {
+	t.Run("S83: a state that cannot be written takes no memory from the others", func(t *testing.T) {
+		g, state := NewWithT(t), State{Dir: t.TempDir()}
+		g.Expect(os.Mkdir(filepath.Join(state.Dir, podsFile), 0o700)).To(Succeed()) // nothing can replace it
+		g.Expect(state.SetKnownPods(map[string]shutdown.Known{"u1": {}})).NotTo(Succeed())
+		g.Expect(os.ReadDir(state.Dir)).To(ConsistOf(HaveField("Name()", podsFile)))
+	})
+}
+
 func TestStateOfBothContainers(t *testing.T) {
 	t.Run("S80: both containers can record at the same time whether the kubelet is stopped", func(t *testing.T) {
 		g, dir := NewWithT(t), t.TempDir()

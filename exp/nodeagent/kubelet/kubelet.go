@@ -67,14 +67,21 @@ type pod struct {
 			RestartPolicy corev1.ContainerRestartPolicy `json:"restartPolicy"`
 		} `json:"initContainers"`
 	} `json:"spec"`
+	Status struct {
+		Phase corev1.PodPhase `json:"phase"`
+	} `json:"status"`
 }
 
-// Pods returns the priorities and sidecars of the Pods on the node by UID. The kubelet reports static Pods without a resolved priority, so
-// manifests.Priority resolves it.
+// Pods returns the priorities and sidecars of the Pods on the node by UID, except for those that have finished: the kubelet reports them
+// until they are deleted, and neither its maximum number of Pods nor a quota limits them. The kubelet reports static Pods without a
+// resolved priority, so manifests.Priority resolves it.
 func (c *Client) Pods(ctx context.Context, port int32) (map[string]shutdown.Known, error) {
 	known := map[string]shutdown.Known{}
 	err := c.get(ctx, port, "/pods", func(list *json.Decoder) error {
 		return forEach(list, func(p *pod) {
+			if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				return
+			}
 			spec := corev1.PodSpec{Priority: p.Spec.Priority, PriorityClassName: p.Spec.PriorityClassName}
 			known[p.Metadata.UID] = shutdown.Known{Priority: manifests.Priority(&corev1.Pod{Spec: spec}), Sidecars: sidecars(p)}
 		})

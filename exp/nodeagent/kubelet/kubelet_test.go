@@ -81,4 +81,14 @@ func TestPods(t *testing.T) {
 		g.Expect(pods["first"].Sidecars).To(HaveLen(10))
 		g.Expect(allocated).To(BeNumerically("<", 8<<20), "the list has more")
 	})
+	t.Run("S83: the agent keeps nothing of Pods that have finished, of which a user can leave any number on a Node", func(t *testing.T) {
+		g := NewWithT(t)
+		var list strings.Builder
+		for i, phase := range []string{"Pending", "Running", "Unknown", "Succeeded", "Failed", ""} {
+			fmt.Fprintf(&list, `,{"metadata":{"uid":"%d"},"spec":{"priority":%d},"status":{"phase":%q}}`, i, i, phase)
+		}
+		pods, _, err := podsOf(t, `{"items":[`+list.String()[1:]+`]}`)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(pods).To(Equal(map[string]shutdown.Known{"0": {}, "1": {Priority: 1}, "2": {Priority: 2}, "5": {Priority: 5}}))
+	})
 }
