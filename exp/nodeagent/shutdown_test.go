@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -226,6 +227,32 @@ func TestCancelledShutdown(t *testing.T) {
 		g.Consistently(preparing, 300*time.Millisecond).Should(BeTrue())
 		bus.set("PreparingForShutdown", false)
 		g.Eventually(preparing).WithTimeout(time.Minute).Should(BeFalse())
+	})
+	t.Run("S85: the end of a shutdown is observed after its announcement, also if another client of the bus sends many signals", func(t *testing.T) {
+		g, bus := NewWithT(t), &systemBus{answers: map[string]any{
+			"PreparingForShutdown": false, "InhibitDelayMaxUSec": uint64(61_000_000), "Inhibit": func() any { return lock(t) }, "GetNameOwner": hangs{},
+		}}
+		processors := runtime.GOMAXPROCS(1) // goroutines that begin to wait for a channel one after the other then have another order
+		t.Cleanup(func() { runtime.GOMAXPROCS(processors) })
+		keeper := busKeeper(t, bus)
+		keeper.DelayFor(time.Minute, "")
+		go keeper.Run(t.Context())
+		g.Eventually(keeper.State).WithTimeout(time.Minute).Should(HaveField("Held", true))
+		signal := func(client string, preparing bool) {
+			bus.signal(client, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", preparing)
+		}
+		for range 20 { // the Keeper waits for the owner of the name, so these signals have to wait
+			signal(":1.9", true)
+		}
+		for range 20 {
+			signal(loginOwner, true)
+			signal(loginOwner, false)
+		}
+		bus.set("GetNameOwner", nil)
+		g.Eventually(func() int { return bus.calls("GetNameOwner") }).WithTimeout(time.Minute).Should(Equal(60))
+		preparing := func() bool { return keeper.State().Preparing }
+		g.Eventually(preparing).WithTimeout(time.Minute).Should(BeFalse())
+		g.Consistently(preparing, 300*time.Millisecond).Should(BeFalse())
 	})
 	t.Run("S61: a shutdown without a NodeMaintenance is forgotten", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

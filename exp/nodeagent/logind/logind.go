@@ -208,7 +208,8 @@ func (k *Keeper) leave(ctx context.Context) {
 
 // session connects to the bus and holds the lock until the connection is lost or ctx is done.
 func (k *Keeper) session(ctx context.Context) error {
-	conn, err := dbus.Connect("unix:path="+k.Socket, dbus.WithContext(ctx))
+	// By default, signals that the Keeper does not receive at once have no order: a shutdown that was cancelled could seem to be in progress.
+	conn, err := dbus.Connect("unix:path="+k.Socket, dbus.WithContext(ctx), dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
 	if err != nil {
 		return errors.Wrap(err, "connecting")
 	}
