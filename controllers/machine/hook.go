@@ -213,10 +213,8 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 			return err
 		}
 	default:
-		if r.continueDrain(s); s.policy == nil || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) {
-			return nil
-		}
-		return err // without a condition, only the NodeMaintenance shows that the Machine had the hook
+		r.continueDrain(s)
+		return err // the drain stays suspended, and without a condition, only the NodeMaintenance shows that the Machine had the hook
 	}
 	if err != nil || s.maintenance == nil {
 		return err // the next connection triggers a reconciliation

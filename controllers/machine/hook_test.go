@@ -42,17 +42,14 @@ import (
 )
 
 func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
-	for name, tc := range map[string]struct {
-		conditions []metav1.Condition
-		retried    bool
-	}{
-		"M53: retries to find the NodeMaintenance of a Machine without a condition": {nil, true},
-		"M53: does not after the manager has released the Machine": {[]metav1.Condition{{
+	for name, conditions := range map[string][]metav1.Condition{
+		"M53: retries to find the NodeMaintenance of a Machine without a condition": nil,
+		"M162: retries to find that of a Machine that the manager has released: its drain is suspended until then": {{
 			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained,
-		}}, false},
-		"M54: retries to find that of a Machine that was released without a drain": {[]metav1.Condition{{
+		}},
+		"M54: retries to find that of a Machine that was released without a drain": {{
 			Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSkipped,
-		}}, true},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -64,18 +61,19 @@ func TestReconcileWithoutHookReturnsErrors(t *testing.T) {
 					return nil
 				},
 			})
-			management := fake.NewClientBuilder().WithScheme(newScheme()).Build()
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster).Build()
 			r := &Reconciler{
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), newScheme(), workload.Limits{}, clock.RealClock{}),
 			}
 			s := &scope{
-				cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, policy: &v1alpha1.MachineDrainPolicy{},
+				cluster: cluster, policy: &v1alpha1.MachineDrainPolicy{},
 				machine: &clusterv1.Machine{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", DeletionTimestamp: new(metav1.NewTime(time.Unix(1, 0)))},
-					Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: tc.conditions},
+					Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: conditions},
 				},
 			}
-			NewWithT(t).Expect(r.reconcileWithoutHook(t.Context(), s) != nil).To(Equal(tc.retried))
+			NewWithT(t).Expect(r.reconcileWithoutHook(t.Context(), s)).To(MatchError(ContainSubstring("overloaded")))
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -36,6 +38,7 @@ type restartedDrain struct {
 	delivered          client.Client // the cache of the management cluster
 	refused            error         // of updates of the NodeMaintenance
 	lags               bool          // the cache of the workload cluster does not have the NodeMaintenance
+	unread             error         // of reads of the Node
 	resumed            chan workload.Change
 }
 
@@ -53,6 +56,9 @@ func beginDrain(t *testing.T, inPlace bool) *restartedDrain {
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 			if _, is := o.(*v1alpha1.NodeMaintenance); is && d.lags {
 				return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+			}
+			if _, is := o.(*corev1.Node); is && d.unread != nil {
+				return d.unread
 			}
 			return c.Get(ctx, key, o, options...)
 		},
@@ -86,6 +92,17 @@ func (d *restartedDrain) restart() {
 func (d *restartedDrain) reconcile(after time.Duration) {
 	d.t.Helper()
 	_ = reconcileAt(d.t, d.r, d.machine, d.start.Add(after)) // the condition names an error
+}
+
+// expectRetry reconciles the Machine while its Node cannot be read. No event follows when it can.
+func (d *restartedDrain) expectRetry(after time.Duration) {
+	d.t.Helper()
+	d.unread = errors.New("the API server is overloaded")
+	d.r.Clock.(*clocktesting.FakePassiveClock).SetTime(d.start.Add(after))
+	result, err := d.r.Reconcile(d.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(d.machine)})
+	d.Expect(err != nil || result.RequeueAfter > 0).To(BeTrue(), "it is reconciled again")
+	d.Expect(d.isSuspended()).To(BeTrue())
+	d.unread = nil
 }
 
 func (d *restartedDrain) stored() *clusterv1.Machine {
@@ -214,6 +231,9 @@ func TestDrainAfterRestart(t *testing.T) {
 			}
 			d.Expect(d.isSuspended()).To(BeTrue(), "before the first reconciliation")
 			now := time.Minute
+			if tc.waits == "" {
+				d.expectRetry(now)
+			}
 			for ; tc.waits != "" && now < time.Minute+20*time.Second; now += time.Second {
 				d.reconcile(now)
 				d.Expect(d.isSuspended()).To(BeTrue())

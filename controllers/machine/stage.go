@@ -52,7 +52,7 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	case s.maintenance != nil && machinedrain.IsOrphaned(s.maintenance, s.machine, wanted, r.Maintenances.ManagementCluster):
 		return r.endOrphaned(ctx, s)
 	case stays:
-		return r.keepAsIs(ctx, s, again)
+		return r.keepAsIs(ctx, s, again, err)
 	case problem != "":
 		condition, err = waitingCondition(v1alpha1.ReasonInvalidStage, problem), nil
 	case stage == v1alpha1.StageDrain && s.policy != nil:
@@ -85,9 +85,13 @@ func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (s
 	}
 }
 
-// keepAsIs is what follows if staysAsIs is true. An update in place that nothing ends does not change the NodeMaintenance any more.
-func (r *Reconciler) keepAsIs(ctx context.Context, s *scope, again time.Duration) (reconcile.Result, error) {
+// keepAsIs is what follows if staysAsIs is true. An update in place that nothing ends does not change the NodeMaintenance any more. findErr
+// is the error of findMaintenance: the drain stays suspended then.
+func (r *Reconciler) keepAsIs(ctx context.Context, s *scope, again time.Duration, findErr error) (reconcile.Result, error) {
 	if again == 0 && s.policySettles.IsZero() {
+		if findErr != nil && !workload.IsNotConnected(findErr) {
+			return reconcile.Result{}, findErr
+		}
 		r.continueDrain(s)
 	}
 	return reconcile.Result{RequeueAfter: again}, r.reportUnconfirmed(ctx, s)
