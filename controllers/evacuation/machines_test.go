@@ -80,7 +80,7 @@ func TestSuspension(t *testing.T) {
 			reader := builder.Build()
 			machines := &Machines{Reader: reader, Maintenances: &machinemaintenance.Requester{Client: reader, ManagementCluster: "here"}}
 			if tc.machine != nil && !tc.unconfirmed {
-				machines.Maintenances.Continue(tc.machine)
+				machines.Maintenances.Continue(tc.machine, time.Time{})
 			}
 			suspension := machines.Suspension(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(suspension.Of(served)).To(Equal(tc.suspended))

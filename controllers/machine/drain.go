@@ -129,10 +129,10 @@ func (r *Reconciler) applyConfirmed(ctx context.Context, s *scope, desired *v1al
 	if !begins {
 		return r.apply(ctx, s, desired)
 	}
-	r.Maintenances.Continue(s.machine) // before the watch delivers what apply writes
+	r.Maintenances.Continue(s.machine, s.now) // before the watch delivers what apply writes
 	result, err := r.apply(ctx, s, desired)
 	if err != nil || result.action == wait { // the API server may have a NodeMaintenance that the cache does not have
-		r.Maintenances.Suspend(client.ObjectKeyFromObject(s.machine))
+		r.Maintenances.Suspend(client.ObjectKeyFromObject(s.machine), s.now)
 	}
 	return result, err
 }

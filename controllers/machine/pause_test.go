@@ -9,12 +9,15 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -224,6 +227,40 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(suspended).To(BeTrue())
 	})
+}
+
+// TestPauseDuringReconciliation: a pause begins and ends while a reconciliation of the Machine takes long.
+func TestPauseDuringReconciliation(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, pause := range map[string]func(g Gomega, r *Reconciler, m *clusterv1.Machine){
+		"M162: a pause of the Machine that ends before the Machine is reconciled suspends its drain": func(g Gomega, r *Reconciler, m *clusterv1.Machine) {
+			paused := m.DeepCopy()
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			paused.Annotations[clusterv1.PausedAnnotation] = ""
+			r.suspendPaused().Update(t.Context(), event.UpdateEvent{ObjectOld: m, ObjectNew: paused}, queue)
+			g.Expect(queue.Len()).To(Equal(1), "it is reconciled again")
+		},
+		"M162: a pause of the Cluster that ends before the Machine is reconciled suspends its drain": func(g Gomega, r *Reconciler, m *clusterv1.Machine) {
+			cluster := provisionedCluster()
+			cluster.Spec.Paused = ptr.To(true)
+			g.Expect(r.machinesOfCluster(t.Context(), cluster)).To(ContainElement(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := beginDrain(t, false)
+			d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())
+			d.reading = func() {
+				d.r.Clock.(*clocktesting.FakePassiveClock).SetTime(start.Add(time.Minute + time.Second))
+				pause(d, d.r, d.stored())
+			}
+			d.reconcile(time.Minute)
+			d.Expect(d.isSuspended()).To(BeTrue(), "a user may have created a rule during the pause")
+			d.reading = nil
+			d.reconcile(time.Minute + 2*time.Second)
+			d.Expect(d.isSuspended()).To(BeFalse())
+			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.DrainContinued)))
+		})
+	}
 }
 
 // TestWithdrawnDuringPause: a drain ends during a pause. Until the cache has its completed NodeMaintenance, Pods would be evicted.

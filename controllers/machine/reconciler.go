@@ -95,6 +95,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1.Machine{}, r.suspendPaused()).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -111,20 +112,20 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Reconcile drains the Node of a deleted Machine and then removes its hook. For a Machine that is not being deleted, it sets or removes the
 // hook, and carries out what the stage annotation or an in-place update requests.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	machine := &clusterv1.Machine{}
+	machine, now := &clusterv1.Machine{}, r.Clock.Now() // before it is known whether the Machine is paused: see Requester.Continue
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
 			r.patches.Delete(request.NamespacedName)
 			r.handedOver.Delete(request.NamespacedName)
 			r.followed.Delete(request.NamespacedName)
-			r.Maintenances.Suspend(request.NamespacedName)
+			r.Maintenances.Forget(request.NamespacedName)
 			r.Recorder.ForgetMachine(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting Machine %s", request.NamespacedName)
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(machine.Namespace, machine.Spec.ClusterName), "Machine", klog.KObj(machine)))
-	s := &scope{machine: machine, now: r.Clock.Now()}
+	s := &scope{machine: machine, now: now}
 	defer r.endTurn(s) // also if a step panics
 	s.findHooks()
 	if responsibility := r.Filter.ResponsibilityFor(machine); responsibility != machinedrain.Reconciles {
@@ -151,7 +152,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // continueDrain ends the suspension of a drain whose NodeMaintenance in the cache is up to date, or stays as it is. After a start of the
 // manager, and after a pause, every drain is suspended until then.
 func (r *Reconciler) continueDrain(s *scope) {
-	if s.maintenance != nil && s.maintenance.Drains() && r.Maintenances.Continue(s.machine) {
+	if s.maintenance != nil && s.maintenance.Drains() && r.Maintenances.Continue(s.machine, s.now) {
 		r.Clusters.ContinueDrain(s.nameOfCluster(), s.node.Name)
 	}
 }
@@ -165,7 +166,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 		if machinedrain.IsDraining(machine) {
 			observeUnended(s, reasonPaused)
 		}
-		r.Maintenances.Suspend(client.ObjectKeyFromObject(machine))
+		r.Maintenances.Suspend(client.ObjectKeyFromObject(machine), s.now)
 		r.memoryOf(machine).overdue = time.Time{}
 		return reconcile.Result{}, nil
 	}

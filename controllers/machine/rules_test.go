@@ -400,7 +400,7 @@ func TestInvalidRule(t *testing.T) {
 			}
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).WithStatusSubresource(m).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
-			r.Maintenances.Continue(machine)
+			r.Maintenances.Continue(machine, now)
 			s := &scope{
 				machine: machine, policy: policy, cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, client: remote,
 				now: now,

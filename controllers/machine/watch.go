@@ -102,8 +102,26 @@ func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.Names
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
-func (r *Reconciler) machinesOfCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return r.requests(ctx, nil, client.InNamespace(cluster.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.GetName()})
+// machinesOfCluster returns requests for the Machines of a Cluster. It suspends their drains if the Cluster is paused, see suspendPaused.
+func (r *Reconciler) machinesOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	requests := r.requests(ctx, nil, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()})
+	if cluster, is := object.(*clusterv1.Cluster); is && machinedrain.IsClusterPaused(cluster) {
+		for _, request := range requests {
+			r.Maintenances.Suspend(request.NamespacedName, r.Clock.Now())
+		}
+	}
+	return requests
+}
+
+// suspendPaused handles the beginning of a pause of a Machine: the pause may end before the Machine is reconciled.
+func (r *Reconciler) suspendPaused() handler.EventHandler {
+	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		if machinedrain.HasPauseAnnotation(e.ObjectNew) && !machinedrain.HasPauseAnnotation(e.ObjectOld) {
+			machine := client.ObjectKeyFromObject(e.ObjectNew)
+			r.Maintenances.Suspend(machine, r.Clock.Now())
+			queue.Add(reconcile.Request{NamespacedName: machine})
+		}
+	}}
 }
 
 func (r *Reconciler) machinesOfNamespace(ctx context.Context, policy client.Object) []reconcile.Request {

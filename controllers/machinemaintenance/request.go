@@ -26,7 +26,7 @@ type Requester struct {
 	Unread            *setaside.Objects
 	ManagementCluster string
 
-	continued sync.Map // the UIDs of the Machines whose drains are not suspended, by namespace and name: see Continue
+	continued sync.Map // of continuation, by the Machine's namespace and name
 }
 
 // Request is a request for the NodeMaintenance of a Machine.

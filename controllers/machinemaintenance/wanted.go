@@ -63,21 +63,35 @@ func (q *Requester) PolicyFor(
 	return selection, byName[selection.Unread]
 }
 
-// Continue ends the suspension of a Machine's drain, see awaitsUpdate, until Suspend is called or the manager restarts. The machine
-// controller calls it when it has found that the NodeMaintenance in the cache has the drain rules and the settings that it wants, or that
-// it does not change the NodeMaintenance any more. Continue reports whether the drain was suspended: then it must be reconciled again.
-func (q *Requester) Continue(machine *clusterv1.Machine) (wasSuspended bool) {
-	before, found := q.continued.Swap(client.ObjectKeyFromObject(machine), machine.UID)
-	return !found || before != machine.UID
+// continuation is whether the drain of a Machine continues: see Continue.
+type continuation struct {
+	machine     types.UID // empty while the drain is suspended
+	suspendedAt time.Time // when Suspend was called, zero after Continue
 }
 
-// Suspend ends what Continue has recorded: the Machine is paused, or no longer exists.
-func (q *Requester) Suspend(machine types.NamespacedName) { q.continued.Delete(machine) }
+// Continue ends the suspension of a Machine's drain, see awaitsUpdate, until Suspend is called or the manager restarts. The machine
+// controller calls it when it has found that the NodeMaintenance in the cache has the drain rules and the settings that it wants, or that
+// it does not change the NodeMaintenance any more. asOf is when that reconciliation began: if Suspend was called since, the drain stays
+// suspended. Continue reports whether the drain was suspended and continues: then it must be reconciled again.
+func (q *Requester) Continue(machine *clusterv1.Machine, asOf time.Time) (resumes bool) {
+	key, continued := client.ObjectKeyFromObject(machine), continuation{machine: machine.UID}
+	loaded, found := q.continued.LoadOrStore(key, continued)
+	before, _ := loaded.(continuation)
+	return !found || before != continued && !before.suspendedAt.After(asOf) && q.continued.CompareAndSwap(key, before, continued)
+}
+
+// Suspend ends what Continue has recorded: the Machine is paused, or its NodeMaintenance in the cache may be outdated again.
+func (q *Requester) Suspend(machine types.NamespacedName, now time.Time) {
+	q.continued.Store(machine, continuation{suspendedAt: now})
+}
+
+// Forget deletes what Continue and Suspend have recorded of a Machine that no longer exists.
+func (q *Requester) Forget(machine types.NamespacedName) { q.continued.Delete(machine) }
 
 // Continues reports whether Continue was called for a Machine, and Suspend was not since.
 func (q *Requester) Continues(machine *clusterv1.Machine) bool {
-	uid, found := q.continued.Load(client.ObjectKeyFromObject(machine))
-	return found && uid == machine.UID
+	continued, found := q.continued.Load(client.ObjectKeyFromObject(machine))
+	return found && continued == continuation{machine: machine.UID}
 }
 
 // awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine, and may have the drain rules and
