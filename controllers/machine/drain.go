@@ -270,7 +270,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 	if err != nil {
 		return r.unreachable(ctx, s, err)
 	}
-	if present == applied {
+	if present == applied && r.memoryOf(s.machine).rulesGone.IsZero() { // otherwise, it has none of the new rules yet, see awaitReplacement
 		r.continueDrain(s)
 	}
 	if present == nil || present.Generation != applied.Generation {

@@ -171,6 +171,16 @@ func TestDrainAfterRestart(t *testing.T) {
 			restarted: func(d *restartedDrain) { d.r.Maintenances.Unread = unreadPolicy(d.t, "a") }, waits: v1alpha1.ReasonPolicyNotDecodable,
 			ends: func(d *restartedDrain) { d.r.Maintenances.Unread = nil },
 		},
+		"M162: after a restart, a drain is suspended until it has a rule that was created meanwhile, also if another one was deleted meanwhile": {
+			meanwhile: func(d *restartedDrain) {
+				drains, _ := drainingIn(d.t, d.remote)
+				gone := v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "gone", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{
+					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
+				}}}
+				drains[0].Spec.DrainRules = slices.Insert(drains[0].Spec.DrainRules, 0, gone)
+				d.Expect(d.remote.Update(d.t.Context(), &drains[0])).To(Succeed())
+			},
+		},
 		"M162: after a restart, a drain in place is suspended while its stage annotation is invalid": {
 			inPlace: true, waits: v1alpha1.ReasonInvalidStage,
 			meanwhile: func(d *restartedDrain) {
