@@ -133,6 +133,17 @@ func (d *restartedDrain) hasRule() bool {
 	return slices.ContainsFunc(drains[0].Spec.DrainRules, func(rule v1alpha1.DrainRule) bool { return rule.Name == rules.MachineDrainRulePrefix+"protects" })
 }
 
+// deleteAnotherRule adds a rule to the NodeMaintenance that the management cluster does not have.
+func (d *restartedDrain) deleteAnotherRule() {
+	d.t.Helper()
+	drains, _ := drainingIn(d.t, d.remote)
+	gone := v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "gone", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
+	}}}
+	drains[0].Spec.DrainRules = slices.Insert(drains[0].Spec.DrainRules, 0, gone)
+	d.Expect(d.remote.Update(d.t.Context(), &drains[0])).To(Succeed())
+}
+
 func (d *restartedDrain) change(change func(m *clusterv1.Machine)) {
 	d.t.Helper()
 	stored := d.stored()
@@ -172,14 +183,7 @@ func TestDrainAfterRestart(t *testing.T) {
 			ends: func(d *restartedDrain) { d.r.Maintenances.Unread = nil },
 		},
 		"M162: after a restart, a drain is suspended until it has a rule that was created meanwhile, also if another one was deleted meanwhile": {
-			meanwhile: func(d *restartedDrain) {
-				drains, _ := drainingIn(d.t, d.remote)
-				gone := v1alpha1.DrainRule{Name: rules.MachineDrainRulePrefix + "gone", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{
-					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
-				}}}
-				drains[0].Spec.DrainRules = slices.Insert(drains[0].Spec.DrainRules, 0, gone)
-				d.Expect(d.remote.Update(d.t.Context(), &drains[0])).To(Succeed())
-			},
+			meanwhile: (*restartedDrain).deleteAnotherRule,
 		},
 		"M162: after a restart, a drain in place is suspended while its stage annotation is invalid": {
 			inPlace: true, waits: v1alpha1.ReasonInvalidStage,
@@ -266,6 +270,18 @@ func TestDrainAfterRestart(t *testing.T) {
 			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 		})
 	}
+	t.Run("M158: after a hold, a drain waits until it has a rule that was created during the hold, also if another one was deleted", func(t *testing.T) {
+		d := beginDrain(t, false)
+		d.change(func(m *clusterv1.Machine) { m.Annotations[hook] = "approval" })
+		d.reconcile(time.Minute)
+		d.deleteAnotherRule()
+		d.change(func(m *clusterv1.Machine) { delete(m.Annotations, hook) })
+		for now := 2 * time.Minute; d.isSuspended(); now += time.Second {
+			d.Expect(now).To(BeNumerically("<", 3*time.Minute))
+			d.reconcile(now)
+			d.Expect(d.isSuspended() || d.hasRule()).To(BeTrue())
+		}
+	})
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
 		d := beginDrain(t, false)
 		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())

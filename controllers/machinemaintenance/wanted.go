@@ -80,7 +80,7 @@ func (q *Requester) Continue(machine *clusterv1.Machine, asOf time.Time) (resume
 	return !found || before != continued && !before.suspendedAt.After(asOf) && q.continued.CompareAndSwap(key, before, continued)
 }
 
-// Suspend ends what Continue has recorded: the Machine is paused, or its NodeMaintenance in the cache may be outdated again.
+// Suspend ends what Continue has recorded: the Machine is paused or held, or its NodeMaintenance in the cache may be outdated again.
 func (q *Requester) Suspend(machine types.NamespacedName, now time.Time) {
 	q.continued.Store(machine, continuation{suspendedAt: now})
 }
