@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -21,9 +22,16 @@ import (
 func TestSuspension(t *testing.T) {
 	served := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
 		v1alpha1.OwnerClusterAnnotation: "fleet/c", v1alpha1.OwnerMachineAnnotation: "fleet/m", v1alpha1.OwnerManagementClusterAnnotation: "here",
-	}}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+	}}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.NodeSelector{NodeSelectorTerms: []v1alpha1.NodeSelectorTerm{{
+		MatchFields: []v1alpha1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"n1"}}},
+	}}}}}
 	machine := func(annotations map[string]string) *clusterv1.Machine {
 		return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: annotations}}
+	}
+	of := func(node string) *clusterv1.Machine {
+		m := machine(nil)
+		m.Status.NodeRef.Name = node
+		return m
 	}
 	// held returns a deleted Machine that has hooks of another owner. The policy of its Cluster ignores one of them.
 	held := func(hooks ...string) *clusterv1.Machine {
@@ -50,6 +58,8 @@ func TestSuspension(t *testing.T) {
 		{name: "M16: another Machine does not", machine: machine(nil)},
 		{name: "M16: neither does a Machine that does not exist"},
 		{name: "M162: a Machine does until its NodeMaintenance is found to be up to date", machine: machine(nil), unconfirmed: true, suspended: true},
+		{name: "M162: a Machine of the selected Node does as well", machine: of("n1"), unconfirmed: true, suspended: true},
+		{name: "M162: a Machine of another Node does not, since its controller never updates the NodeMaintenance", machine: of("n2"), unconfirmed: true},
 		{name: "M16: a Machine that cannot be read suspends it until it can be read", machine: machine(nil), fails: errors.New("no answer"), suspended: true},
 		{name: "M113: a hook of another owner suspends it before the hold is recorded", machine: held("approval"), suspended: true},
 		{name: "M113: a deleted Machine without such a hook does not", machine: held()},

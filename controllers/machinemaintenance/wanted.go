@@ -95,9 +95,11 @@ func (q *Requester) Continues(machine *clusterv1.Machine) bool {
 }
 
 // awaitsUpdate reports whether a NodeMaintenance of this management cluster drains the Node of a Machine, and may have the drain rules and
-// the settings of the time before a pause, or before this manager has started: see Continue.
+// the settings of the time before a pause, or before this manager has started: see Continue. The machine controller does not update one
+// that names the Machine but selects another Node.
 func (q *Requester) awaitsUpdate(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
-	return machine != nil && m.Drains() && machinedrain.IsOfManagementCluster(m, q.ManagementCluster) && !q.Continues(machine)
+	return machine != nil && m.Drains() && machinedrain.IsOfManagementCluster(m, q.ManagementCluster) && !machinedrain.SelectsAnotherNode(m, machine) &&
+		!q.Continues(machine)
 }
 
 // IsSuspended is machinedrain.IsSuspended, and also true while the drain awaits an update, see awaitsUpdate. It reads the policy of the

@@ -72,8 +72,13 @@ func IsSuspended(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, holdin
 // IsOfNamesake reports whether a NodeMaintenance that names this Machine serves another one, of another management cluster: the Machine
 // here has another Node.
 func IsOfNamesake(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine, managementCluster string) bool {
+	return !IsOfManagementCluster(m, managementCluster) && SelectsAnotherNode(m, machine)
+}
+
+// SelectsAnotherNode reports whether a NodeMaintenance that names this Machine is not the one of its Node.
+func SelectsAnotherNode(m *v1alpha1.NodeMaintenance, machine *clusterv1.Machine) bool {
 	nodes, _ := nodeselection.Names(m)
-	return !IsOfManagementCluster(m, managementCluster) && machine.Status.NodeRef.IsDefined() && !slices.Contains(nodes, machine.Status.NodeRef.Name)
+	return machine.Status.NodeRef.IsDefined() && !slices.Contains(nodes, machine.Status.NodeRef.Name)
 }
 
 // KeepsNodeCordoned reports whether the Node of a Machine stays cordoned even if another actor completes the NodeMaintenance that serves
