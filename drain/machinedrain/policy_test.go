@@ -1,6 +1,7 @@
 package machinedrain_test
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -159,4 +160,169 @@ func TestPoolsCondition(t *testing.T) { // M82
 	g.Expect(condition.Status).To(Equal(metav1.ConditionFalse))
 	g.Expect(condition.ObservedGeneration).To(BeEquivalentTo(3))
 	g.Expect(condition.Message).To(ContainSubstring("no Machines for MachinePools: one, two."))
+}
+
+func TestPolicyFor(t *testing.T) {
+	labelled := func(key string, value v1alpha1.LabelValue) *v1alpha1.LabelSelector {
+		return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}
+	}
+	invalid := func(more ...v1alpha1.LabelSelectorRequirement) *v1alpha1.LabelSelector {
+		return &v1alpha1.LabelSelector{
+			MatchExpressions: append([]v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "in", Values: []v1alpha1.LabelValue{"b"}}}, more...),
+		}
+	}
+	ofMachines := func(name string, selector *v1alpha1.LabelSelector) v1alpha1.MachineDrainPolicy {
+		return policy(name, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = selector })
+	}
+	ofClusters := func(name string, selector *v1alpha1.LabelSelector) v1alpha1.MachineDrainPolicy {
+		return policy(name, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = selector })
+	}
+	for _, tc := range []struct {
+		name     string
+		policies []v1alpha1.MachineDrainPolicy
+		// want is the policy that selects the Machine, undecided the one that may, and settings the one whose settings apply if the Machine has
+		// the hook.
+		want, undecided, settings string
+		unread, wantUnread        string // unread are names that are separated by spaces
+	}{
+		{name: "selects no policy if there is none"},
+		{name: "selects an empty policy for all Machines of its namespace", policies: []v1alpha1.MachineDrainPolicy{policy("all")}, want: "all"},
+		{name: "selects the first match by name", policies: []v1alpha1.MachineDrainPolicy{policy("b"), policy("a"), policy("c")}, want: "a"},
+		{
+			name:     "ignores policies of other namespaces",
+			policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Namespace = "other" })},
+		},
+		{name: "applies the machineSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "b") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.MachineSelector = labelled("pool", "a") }),
+		}, want: "b"},
+		{name: "applies the clusterSelector", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "dev") }),
+			policy("b", func(p *v1alpha1.MachineDrainPolicy) { p.Spec.ClusterSelector = labelled("env", "prod") }),
+		}, want: "b"},
+		{
+			name: "M103: an invalid machineSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: an invalid clusterSelector may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofClusters("a", invalid())}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: In without values is invalid",
+			policies: []v1alpha1.MachineDrainPolicy{
+				ofMachines("a", &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}),
+			}, undecided: "a", settings: "a",
+		},
+		{
+			name: "M103: an invalid label key may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("a key", ""))}, undecided: "a",
+			settings: "a",
+		},
+		{
+			name: "M103: an invalid label value may select the Machine", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", labelled("pool", "a b"))},
+			undecided: "a", settings: "a",
+		},
+		{name: "M103: the valid requirements of an invalid selector exclude the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			ofMachines("a", invalid(v1alpha1.LabelSelectorRequirement{Key: "pool", Operator: "In", Values: []v1alpha1.LabelValue{"b"}})),
+		}},
+		{name: "M103: the valid requirements of an invalid selector select the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			ofMachines("a", invalid(v1alpha1.LabelSelectorRequirement{Key: "pool", Operator: "In", Values: []v1alpha1.LabelValue{"a"}})),
+		}, undecided: "a", settings: "a"},
+		{name: "M103: a valid clusterSelector excludes the Machine", policies: []v1alpha1.MachineDrainPolicy{
+			policy("a", func(p *v1alpha1.MachineDrainPolicy) {
+				p.Spec.ClusterSelector, p.Spec.MachineSelector = labelled("env", "dev"), invalid()
+			}),
+		}},
+		{
+			name: "M103: a valid policy precedes an invalid one", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid()), policy("b")}, want: "b",
+			settings: "b",
+		},
+		{
+			name: "M103: the first of two invalid policies applies", policies: []v1alpha1.MachineDrainPolicy{ofMachines("b", invalid()), ofMachines("a", invalid())},
+			undecided: "a", settings: "a",
+		},
+		{name: "M98: a policy that cannot be read may select the Machine", unread: "d c", wantUnread: "c"},
+		{
+			name: "M98: a policy that cannot be read precedes those that come later by name", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c a",
+			wantUnread: "a",
+		},
+		{
+			name: "M98: a policy that comes first by name precedes one that cannot be read", policies: []v1alpha1.MachineDrainPolicy{policy("b")}, unread: "c",
+			want: "b",
+		},
+		{
+			name: "M98: a policy that cannot be read precedes one with an invalid selector", policies: []v1alpha1.MachineDrainPolicy{ofMachines("a", invalid())},
+			unread: "b", wantUnread: "b",
+		},
+		{name: "M98: a policy that has just been fixed is known", policies: []v1alpha1.MachineDrainPolicy{policy("a")}, unread: "a", want: "a"},
+		{
+			name:     "ignores a policy that is being deleted",
+			policies: []v1alpha1.MachineDrainPolicy{policy("a", func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) })},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			nameOf := func(p *v1alpha1.MachineDrainPolicy) string {
+				if p == nil {
+					return ""
+				}
+				return p.Name
+			}
+			selection := machinedrain.PolicyFor(machine(), map[string]string{"env": "prod"}, tc.policies, strings.Fields(tc.unread)...)
+			hooked := machine(func(m *clusterv1.Machine) { machinedrain.SetHook(m) })
+			if selection.Unread != tc.wantUnread {
+				t.Errorf("got unread policy %q, want %q", selection.Unread, tc.wantUnread)
+			}
+			if got := nameOf(selection.Policy); got != tc.want {
+				t.Errorf("got policy %q, want %q", got, tc.want)
+			}
+			if got := nameOf(selection.Undecided); got != tc.undecided {
+				t.Errorf("got undecided policy %q, want %q", got, tc.undecided)
+			}
+			if got := nameOf(selection.Settings(machine())); got != tc.want {
+				t.Errorf("without the hook: got the settings of policy %q, want %q", got, tc.want)
+			}
+			if got, want := nameOf(selection.Settings(hooked)), cmp.Or(tc.settings, tc.want); got != want {
+				t.Errorf("with the hook: got the settings of policy %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestWantsNodeAgent(t *testing.T) {
+	enabling := func(name string, changes ...func(*v1alpha1.MachineDrainPolicy)) v1alpha1.MachineDrainPolicy {
+		return policy(name, append(changes, func(p *v1alpha1.MachineDrainPolicy) { p.Spec.NodeAgent = v1alpha1.NodeAgentEnabled })...)
+	}
+	selecting := func(key string, value v1alpha1.LabelValue) func(*v1alpha1.MachineDrainPolicy) {
+		return func(p *v1alpha1.MachineDrainPolicy) {
+			p.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}
+		}
+	}
+	deleted := func(p *v1alpha1.MachineDrainPolicy) { p.DeletionTimestamp = ptr.To(metav1.Now()) }
+	for name, tc := range map[string]struct {
+		policies  []v1alpha1.MachineDrainPolicy
+		unread    string
+		want      bool
+		undecided string
+	}{
+		"S71: no policy":                                      {},
+		"S71: a policy that does not enable it":               {policies: []v1alpha1.MachineDrainPolicy{policy("a")}},
+		"S71: one of two policies enables it":                 {policies: []v1alpha1.MachineDrainPolicy{policy("a"), enabling("b")}, want: true},
+		"S71: the policy does not select the Cluster":         {policies: []v1alpha1.MachineDrainPolicy{enabling("a", selecting("env", "dev"))}},
+		"S71: the policy is being deleted":                    {policies: []v1alpha1.MachineDrainPolicy{enabling("a", deleted)}},
+		"S71: a policy that cannot be decoded may enable it":  {unread: "b a", undecided: "MachineDrainPolicy a cannot be decoded"},
+		"S71: one that has just been fixed does not":          {policies: []v1alpha1.MachineDrainPolicy{policy("a")}, unread: "a"},
+		"S71: an invalid policy that does not enable it":      {policies: []v1alpha1.MachineDrainPolicy{policy("a", selecting("a key", ""))}},
+		"S71: a policy enables it, and another is unreadable": {policies: []v1alpha1.MachineDrainPolicy{enabling("b")}, unread: "a", want: true},
+		"S71: a policy with an invalid selector may select the Cluster": {
+			policies:  []v1alpha1.MachineDrainPolicy{enabling("b", selecting("a key", "")), enabling("a", selecting("a key", ""))},
+			undecided: "the clusterSelector of MachineDrainPolicy a is invalid",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wanted, undecided := machinedrain.WantsNodeAgent(tc.policies, map[string]string{"env": "prod"}, strings.Fields(tc.unread)...)
+			if wanted != tc.want || undecided != tc.undecided {
+				t.Errorf("got %t, undecided %q", wanted, undecided)
+			}
+		})
+	}
 }
