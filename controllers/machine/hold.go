@@ -23,10 +23,9 @@ func (s *scope) findHooks() {
 }
 
 // awaitHooks waits until hooks of other owners no longer hold the drain. It does not connect to the workload cluster: the record on the
-// Machine suspends a drain that has begun. After the hold, it continues as after a pause.
+// Machine suspends a drain that has begun. After the hold, it continues as after a pause, see reconcileDelete.
 func (r *Reconciler) awaitHooks(s *scope) outcome {
 	r.forgetDrain(client.ObjectKeyFromObject(s.machine))
-	r.Maintenances.Suspend(client.ObjectKeyFromObject(s.machine), s.now)
 	return outcome{action: wait, reason: v1alpha1.ReasonWaitingForPreDrainHook, message: machinedrain.HoldMessage(s.hooks), at: s.now.Add(holdRetry)}
 }
 

@@ -229,7 +229,7 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 	})
 }
 
-// TestPauseDuringReconciliation: a pause begins and ends while a reconciliation of the Machine takes long.
+// TestPauseDuringReconciliation: a pause or a hold begins and ends while a reconciliation of the Machine takes long.
 func TestPauseDuringReconciliation(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, pause := range map[string]func(g Gomega, r *Reconciler, m *clusterv1.Machine){
@@ -237,7 +237,14 @@ func TestPauseDuringReconciliation(t *testing.T) {
 			paused := m.DeepCopy()
 			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			paused.Annotations[clusterv1.PausedAnnotation] = ""
-			r.suspendPaused().Update(t.Context(), event.UpdateEvent{ObjectOld: m, ObjectNew: paused}, queue)
+			r.suspendDrain().Update(t.Context(), event.UpdateEvent{ObjectOld: m, ObjectNew: paused}, queue)
+			g.Expect(queue.Len()).To(Equal(1), "it is reconciled again")
+		},
+		"M158: a hold that ends before the Machine is reconciled suspends its drain": func(g Gomega, r *Reconciler, m *clusterv1.Machine) {
+			held := m.DeepCopy()
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			held.Annotations[clusterv1.PreDrainDeleteHookAnnotationPrefix+"/other"] = "approval"
+			r.suspendDrain().Update(t.Context(), event.UpdateEvent{ObjectOld: m, ObjectNew: held}, queue)
 			g.Expect(queue.Len()).To(Equal(1), "it is reconciled again")
 		},
 		"M162: a pause of the Cluster that ends before the Machine is reconciled suspends its drain": func(g Gomega, r *Reconciler, m *clusterv1.Machine) {
@@ -254,7 +261,7 @@ func TestPauseDuringReconciliation(t *testing.T) {
 				pause(d, d.r, d.stored())
 			}
 			d.reconcile(time.Minute)
-			d.Expect(d.isSuspended()).To(BeTrue(), "a user may have created a rule during the pause")
+			d.Expect(d.isSuspended()).To(BeTrue(), "a user may have created a rule meanwhile")
 			d.reading = nil
 			d.reconcile(time.Minute + 2*time.Second)
 			d.Expect(d.isSuspended()).To(BeFalse())

@@ -95,7 +95,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		For(&clusterv1.Machine{}, builder.WithPredicates(machineChanged{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfCluster),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&clusterv1.Machine{}, r.suspendPaused()).
+		Watches(&clusterv1.Machine{}, r.suspendDrain()).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.nextInLine), builder.WithPredicates(drainEnded{})).
 		Watches(&v1alpha1.MachineDrainPolicy{}, handler.EnqueueRequestsFromMapFunc(r.machinesOfNamespace),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -112,7 +112,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // Reconcile drains the Node of a deleted Machine and then removes its hook. For a Machine that is not being deleted, it sets or removes the
 // hook, and carries out what the stage annotation or an in-place update requests.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	machine, now := &clusterv1.Machine{}, r.Clock.Now() // before it is known whether the Machine is paused: see Requester.Continue
+	machine, now := &clusterv1.Machine{}, r.Clock.Now() // before it is known whether the Machine is paused or held: see Requester.Continue
 	if err := r.Client.Get(ctx, request.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
@@ -380,6 +380,9 @@ const (
 //	admit ─► await other hooks ─► request the drain ─► await the turn ─► await the drain
 //	─► await the volumes ─► drain the Pods of DaemonSets ─► confirm the Pods ─► remove the hook
 func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if s.HeldByHooks { // also if the hold cannot be recorded
+		r.Maintenances.Suspend(client.ObjectKeyFromObject(s.machine), s.now)
+	}
 	if _, err := r.Clusters.Client(ctx, s.clusterKey()); !workload.IsNotConnected(err) { // also if a step before the lookup of the Node fails
 		r.memoryOf(s.machine).unconnected = time.Time{}
 	}

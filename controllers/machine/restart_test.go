@@ -282,6 +282,24 @@ func TestDrainAfterRestart(t *testing.T) {
 			d.Expect(d.isSuspended() || d.hasRule()).To(BeTrue())
 		}
 	})
+	t.Run("M158: a hold that cannot be recorded suspends the drain until the NodeMaintenance has a rule that was created during the hold", func(t *testing.T) {
+		d := beginDrain(t, false)
+		d.change(func(m *clusterv1.Machine) { m.Annotations[hook] = "approval" })
+		d.r.Client = interceptor.NewClient(d.management.(client.WithWatch), interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return errors.New("denied")
+			},
+		})
+		d.reconcile(time.Minute)
+		d.r.Client = d.delivered
+		d.Expect(d.stored().Annotations).NotTo(HaveKey(v1alpha1.DrainHeldAnnotation))
+		d.change(func(m *clusterv1.Machine) { delete(m.Annotations, hook) })
+		for now := 2 * time.Minute; d.isSuspended() || !d.hasRule(); now += time.Second {
+			d.Expect(now).To(BeNumerically("<", 3*time.Minute))
+			d.Expect(d.isSuspended() || d.hasRule()).To(BeTrue())
+			d.reconcile(now)
+		}
+	})
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
 		d := beginDrain(t, false)
 		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())

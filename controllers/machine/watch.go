@@ -102,7 +102,7 @@ func (r *Reconciler) drainingMachinesOn(ctx context.Context, cluster types.Names
 		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 }
 
-// machinesOfCluster returns requests for the Machines of a Cluster. It suspends their drains if the Cluster is paused, see suspendPaused.
+// machinesOfCluster returns requests for the Machines of a Cluster. It suspends their drains if the Cluster is paused, see suspendDrain.
 func (r *Reconciler) machinesOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	requests := r.requests(ctx, nil, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()})
 	if cluster, is := object.(*clusterv1.Cluster); is && machinedrain.IsClusterPaused(cluster) {
@@ -113,11 +113,13 @@ func (r *Reconciler) machinesOfCluster(ctx context.Context, object client.Object
 	return requests
 }
 
-// suspendPaused handles the beginning of a pause of a Machine: the pause may end before the Machine is reconciled.
-func (r *Reconciler) suspendPaused() handler.EventHandler {
+// suspendDrain handles the beginning of a pause of a Machine, and that of a hold: it may end before the Machine is reconciled.
+func (r *Reconciler) suspendDrain() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		if machinedrain.HasPauseAnnotation(e.ObjectNew) && !machinedrain.HasPauseAnnotation(e.ObjectOld) {
-			machine := client.ObjectKeyFromObject(e.ObjectNew)
+		before, wasMachine := e.ObjectOld.(*clusterv1.Machine)
+		after, isMachine := e.ObjectNew.(*clusterv1.Machine)
+		if wasMachine && isMachine && machinedrain.DrainStops(before, after) {
+			machine := client.ObjectKeyFromObject(after)
 			r.Maintenances.Suspend(machine, r.Clock.Now())
 			queue.Add(reconcile.Request{NamespacedName: machine})
 		}

@@ -109,12 +109,23 @@ func DrainContinues(before, after *clusterv1.Machine) bool {
 	}
 	_, began := after.Annotations[v1alpha1.DrainStartedAnnotation]
 	resumes := HasPauseAnnotation(before) && !HasPauseAnnotation(after) || WasHeldByHooks(before) && !WasHeldByHooks(after) && began
-	present := HoldingHooks(after, nil)
-	hookRemoved := slices.ContainsFunc(HoldingHooks(before, nil), func(hook Hook) bool { // its owner may change the value often
-		return !slices.ContainsFunc(present, func(other Hook) bool { return other.Name == hook.Name })
-	})
 	relabeled := MayBeHeldWithoutRecord(after) && !maps.Equal(before.Labels, after.Labels)
-	return resumes || relabeled || hookRemoved && HasHook(after) && !WasHeldByHooks(after)
+	return resumes || relabeled || holdsMore(before, after) && HasHook(after) && !WasHeldByHooks(after)
+}
+
+// DrainStops reports whether a change of a Machine may suspend its NodeMaintenance: a pause begins, or another hook holds the drain. Which
+// hooks its policy ignores is not considered.
+func DrainStops(before, after *clusterv1.Machine) bool {
+	return HasPauseAnnotation(after) && !HasPauseAnnotation(before) || holdsMore(after, before)
+}
+
+// holdsMore reports whether a hook holds the drain in a version of a Machine that does not in another one. The owner of a hook may change
+// its value often.
+func holdsMore(m, other *clusterv1.Machine) bool {
+	holding := HoldingHooks(other, nil)
+	return slices.ContainsFunc(HoldingHooks(m, nil), func(hook Hook) bool {
+		return !slices.ContainsFunc(holding, func(same Hook) bool { return same.Name == hook.Name })
+	})
 }
 
 // MayBeHeldWithoutRecord reports whether hooks of other owners may hold or have held the drain of a Machine that has no record of that.

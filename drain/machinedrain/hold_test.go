@@ -288,7 +288,7 @@ func TestEndOfHold(t *testing.T) {
 			t.Error("one that another actor has deleted is suspended")
 		}
 	})
-	t.Run("M115: the end of the suspension is an event", func(t *testing.T) {
+	t.Run("M115, M158: the end of the suspension is an event, and its beginning", func(t *testing.T) {
 		continued := held(v1alpha1.DrainStartedAnnotation, at(95))
 		delete(continued.Annotations, v1alpha1.DrainHeldAnnotation)
 		begins := held()
@@ -331,6 +331,25 @@ func TestEndOfHold(t *testing.T) {
 		} {
 			if got := machinedrain.DrainContinues(tc.before, tc.after); got != tc.want {
 				t.Errorf("%s: got %t", name, got)
+			}
+		}
+		running, deleted := machine(annotated(hookDomain+"/approval", "sre")), hooked(begins.DeepCopy())
+		for name, tc := range map[string]struct {
+			before, after *clusterv1.Machine
+			want          bool
+		}{
+			"is paused":          {machine(), paused, true},
+			"was paused before":  {paused, paused, false},
+			"resumed":            {paused, machine(), false},
+			"a hook is added":    {begins, deleted, true},
+			"a hook is replaced": {deleted, rehooked, true},
+			"a hook is removed":  {deleted, begins, false},
+			"the owner changes the value of the hook": {deleted, reported, false},
+			"is deleted with the hook":                {running, deleted, true},
+			"a hook is added before the deletion":     {machine(), running, false},
+		} {
+			if got := machinedrain.DrainStops(tc.before, tc.after); got != tc.want {
+				t.Errorf("%s: the suspension begins: %t", name, got)
 			}
 		}
 	})
