@@ -256,18 +256,48 @@ func TestPauseDuringReconciliation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := beginDrain(t, false)
 			d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())
-			d.reading = func() {
+			d.r.machinesOfCluster(t.Context(), provisionedCluster())
+			d.Expect(d.isSuspended()).To(BeFalse(), "the Cluster is not paused")
+			d.r.Client = afterRead{d.r.Client, func() {
 				d.r.Clock.(*clocktesting.FakePassiveClock).SetTime(start.Add(time.Minute + time.Second))
 				pause(d, d.r, d.stored())
-			}
+			}}
 			d.reconcile(time.Minute)
 			d.Expect(d.isSuspended()).To(BeTrue(), "a user may have created a rule meanwhile")
-			d.reading = nil
+			d.r.Client = d.delivered
 			d.reconcile(time.Minute + 2*time.Second)
 			d.Expect(d.isSuspended()).To(BeFalse())
 			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(HaveField("Type", workload.DrainContinued)))
 		})
 	}
+}
+
+// afterRead is a client that calls a function after each read of a Machine.
+type afterRead struct {
+	client.Client
+	then func()
+}
+
+func (c afterRead) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, is := o.(*clusterv1.Machine); is {
+		defer c.then()
+	}
+	return c.Client.Get(ctx, key, o, options...) //nolint:wrapcheck // it adds nothing
+}
+
+func TestMachineIsForgotten(t *testing.T) {
+	t.Run("M162: nothing is kept of the suspension of a Machine that no longer exists", func(t *testing.T) {
+		d := beginDrain(t, false)
+		d.change(func(m *clusterv1.Machine) { m.Annotations[clusterv1.PausedAnnotation] = "" })
+		d.reconcile(time.Minute)
+		paused := d.stored()
+		d.Expect(d.r.Maintenances.Continue(paused, d.start)).To(BeFalse(), "it was suspended since")
+		gone := d.stored()
+		gone.Finalizers = nil
+		d.Expect(d.management.Update(t.Context(), gone)).To(Succeed())
+		d.reconcile(2 * time.Minute)
+		d.Expect(d.r.Maintenances.Continue(paused, d.start)).To(BeTrue())
+	})
 }
 
 // TestWithdrawnDuringPause: a drain ends during a pause. Until the cache has its completed NodeMaintenance, Pods would be evicted.

@@ -39,7 +39,6 @@ type restartedDrain struct {
 	refused            error         // of updates of the NodeMaintenance
 	lags               bool          // the cache of the workload cluster does not have the NodeMaintenance
 	unread             error         // of reads of the Node
-	reading            func()        // is called when the Node is read; nil: nothing happens then
 	resumed            chan workload.Change
 }
 
@@ -58,13 +57,8 @@ func beginDrain(t *testing.T, inPlace bool) *restartedDrain {
 			if _, is := o.(*v1alpha1.NodeMaintenance); is && d.lags {
 				return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 			}
-			if _, is := o.(*corev1.Node); is {
-				if d.reading != nil {
-					d.reading()
-				}
-				if d.unread != nil {
-					return d.unread
-				}
+			if _, is := o.(*corev1.Node); is && d.unread != nil {
+				return d.unread
 			}
 			return c.Get(ctx, key, o, options...)
 		},
