@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -9,8 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -21,6 +24,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -155,4 +161,64 @@ func turnsIn(t *testing.T, management client.Client) (turns int) {
 		}
 	}
 	return turns
+}
+
+// notConnected returns a Reconciler that has not tried to connect to a workload cluster yet.
+func notConnected(t *testing.T, management client.Client, now clock.PassiveClock) *Reconciler {
+	t.Helper()
+	return newReconciler(t, management, disconnected{clustercache.NewFakeEmptyClusterCache(), clustercache.HealthCheckingState{}}, now)
+}
+
+// newReconciler returns a Reconciler of a manager that has just started.
+func newReconciler(t *testing.T, management client.Client, remote clustercache.ClusterCache, now clock.PassiveClock) *Reconciler {
+	t.Helper()
+	management = answering{management}
+	return &Reconciler{
+		Client: management, APIReader: management, Clock: now, Maintenances: &machinemaintenance.Requester{Client: management, ManagementCluster: "here"},
+		Clusters: workload.NewClusters(management, remote, newScheme(), workload.Limits{}, now),
+		Recorder: tracing.NewRecorder(t.Context(), nil), events: record.NewFakeRecorder(1000), references: expiring.NewMap[types.UID, referenced](t.Context()),
+		ConnectNow: func(types.NamespacedName) {}, retryAfter: func(types.NamespacedName, time.Duration) {},
+	}
+}
+
+// answering is a fake client that returns a Machine whose status was applied, as an API server does. It lists objects by name without an
+// index.
+type answering struct{ client.Client }
+
+func (c answering) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	at := slices.IndexFunc(options, func(option client.ListOption) bool { _, is := option.(client.MatchingFields); return is })
+	if at < 0 {
+		return c.Client.List(ctx, list, options...) //nolint:wrapcheck // it adds nothing
+	}
+	if err := c.Client.List(ctx, list, slices.Delete(slices.Clone(options), at, at+1)...); err != nil {
+		return err //nolint:wrapcheck // it adds nothing
+	}
+	all, err := meta.ExtractList(list)
+	if err != nil {
+		return err //nolint:wrapcheck // it adds nothing
+	}
+	named := options[at].(client.MatchingFields)[metav1.ObjectNameField]
+	all = slices.DeleteFunc(all, func(each runtime.Object) bool { return each.(client.Object).GetName() != named })
+	return meta.SetList(list, all) //nolint:wrapcheck // it adds nothing
+}
+
+func (c answering) Status() client.SubResourceWriter {
+	return answeringStatus{c.Client.Status(), c.Client}
+}
+
+type answeringStatus struct {
+	client.SubResourceWriter
+	client client.Client
+}
+
+func (s answeringStatus) Apply(ctx context.Context, object runtime.ApplyConfiguration, options ...client.SubResourceApplyOption) error {
+	if err := s.SubResourceWriter.Apply(ctx, object, options...); err != nil {
+		return err
+	}
+	applied, stored := object.(metav1.Object), &clusterv1.Machine{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: applied.GetNamespace(), Name: applied.GetName()}, stored); err != nil {
+		return err
+	}
+	applied.SetResourceVersion(stored.ResourceVersion)
+	return nil
 }
