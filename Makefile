@@ -59,7 +59,7 @@ SCALE_NODES   ?= 5000
 .PHONY: test test-race test-unit test-fuzz test-node test-differential test-oldest test-scale test-stress test-clusterctl test-chaos test-simulation test-peers test-e2e test-report
 test: tools-test ## Run unit and property tests, integration tests on real control planes, and short fuzzing; not the tests of the targets below.
 	@go run -exec true ./cmd/manager >/dev/null # builds it before tests need it
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-packages test-inputs
+	@$(MAKE) --no-print-directory --jobs=2 test-packages test-inputs
 
 .PHONY: test-packages test-inputs
 # The longest package first, so that the others run beside it. Without go vet, which make verify runs.
