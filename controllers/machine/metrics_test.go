@@ -111,6 +111,12 @@ func TestOldestDrain(t *testing.T) {
 		}, map[string]time.Duration{"c1 WaitingForTurn": time.Minute, "c2 WaitingForTurn": time.Hour}},
 		{"a drain counts from the start of its stage", func() { observeUnended(started(a, time.Hour), v1alpha1.ReasonMachineDraining) },
 			map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 Draining": time.Hour, "c2 WaitingForTurn": time.Hour}},
+		{"a step that changes no condition keeps its reason", func() {
+			s := drain("a", "c1", time.Minute)
+			s.machine.Annotations = map[string]string{v1alpha1.PreDrainHookAnnotation: v1alpha1.HookOwner}
+			s.machine.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonWaitingForPreDrainHook}}
+			observeUnended(s, "")
+		}, map[string]time.Duration{"c1 WaitingForTurn": 2 * time.Minute, "c1 WaitingForPreDrainHook": time.Hour, "c2 WaitingForTurn": time.Hour}},
 		{
 			"another reason does not change the start, nor does a lost connection",
 			func() { observeUnended(drain("a", "c1", time.Minute), v1alpha1.ReasonWaitingForWorkloadCluster) },

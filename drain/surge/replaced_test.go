@@ -160,6 +160,14 @@ func TestReplacedDeployment(t *testing.T) {
 			t.Errorf("got %v", w.deployment)
 		}
 	})
+	t.Run("E93: a number of replicas that another actor has set is kept when it has also removed the record of a surge that has ended", func(t *testing.T) {
+		w := surged(1, 1)
+		w.evacuations[w.pods[0].UID].surged = ""
+		w.replace(2)
+		if w.run(); *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
 	t.Run("E93: the copy of the record of an earlier surge does not scale", func(t *testing.T) {
 		w := deployed(2).evacuated(1, v1alpha1.SurgeAlways)
 		w.run()
