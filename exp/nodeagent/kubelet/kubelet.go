@@ -73,8 +73,8 @@ type pod struct {
 }
 
 // Pods returns the priorities and sidecars of the Pods on the node by UID, except for those that have finished: the kubelet reports them
-// until they are deleted, and neither its maximum number of Pods nor a quota limits them. The kubelet reports static Pods without a
-// resolved priority, so manifests.Priority resolves it.
+// until they are deleted, and neither its maximum number of Pods nor the quota "pods" counts them. The kubelet reports static Pods without
+// a resolved priority, so manifests.Priority resolves it.
 func (c *Client) Pods(ctx context.Context, port int32) (map[string]shutdown.Known, error) {
 	known := map[string]shutdown.Known{}
 	err := c.get(ctx, port, "/pods", func(list *json.Decoder) error {
