@@ -77,16 +77,16 @@ func (s *scene) unreadReferences(machine string) {
 	waiting := bare("waiting-"+machine, machine, withEvacuator)
 	s.run(waiting)
 	s.fleet.KillManager() // what has been read of these objects is used for a while
-	defer s.hideInfrastructure("")
+	defer s.hideInfrastructure()
 	s.hideInfrastructure(controlPlane)
 	s.Expect(s.fleet.StartManager(s.Context())).To(Succeed())
 	s.deleteMachine(machine)
 	s.expectFailure(machine, v1alpha1.ReasonReconcileFailed, "The drain cannot continue: getting the control plane of Cluster ", "forbidden")
 	s.hideInfrastructure(infrastructure)
 	s.expectFailure(machine, v1alpha1.ReasonReconcileFailed, "The drain cannot continue: getting the infrastructure machine of Machine ", "forbidden")
-	s.hideInfrastructure("")
+	s.hideInfrastructure()
 	s.Eventually(func() string { return s.condition(machine).Reason }, soon, pace).Should(Equal(v1alpha1.ReasonMachineDraining))
-	s.hideInfrastructure(infrastructure)
+	s.hideInfrastructure(controlPlane, infrastructure)
 	s.deletePods(waiting.Name)
 	s.expectGone(machine)
 }
@@ -123,14 +123,13 @@ func (s *scene) expectFailure(machine, reason string, messages ...string) {
 	}, soon, pace).Should(Succeed())
 }
 
-// hideInfrastructure takes the right to read one group of objects of the infrastructure provider from our manager in the management
-// cluster.
-func (s *scene) hideInfrastructure(group string) {
+// hideInfrastructure takes the right to read groups of objects of the infrastructure provider from our manager in the management cluster,
+// and gives it all others.
+func (s *scene) hideInfrastructure(groups ...string) {
 	s.Helper()
 	role := read(s, s.fleet.Client, client.ObjectKey{Name: "capnm-test-infrastructure"}, &rbacv1.ClusterRole{})
-	role.Rules[0].APIGroups = slices.DeleteFunc([]string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev"}, func(g string) bool {
-		return g == group
-	})
+	all := []string{"infrastructure.test.capnm.dev", "controlplane.test.capnm.dev", "none.test.capnm.dev"} // a rule must have a group
+	role.Rules[0].APIGroups = slices.DeleteFunc(all, func(group string) bool { return slices.Contains(groups, group) })
 	s.Expect(s.fleet.Client.Update(s.Context(), role)).To(Succeed())
 }
 
