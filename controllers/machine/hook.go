@@ -214,7 +214,7 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 		}
 	default:
 		r.continueDrain(s)
-		return err // the drain stays suspended, and without a condition, only the NodeMaintenance shows that the Machine had the hook
+		return err // until the NodeMaintenance is read, the drain is suspended, and nothing else may show that the Machine had the hook
 	}
 	if err != nil || s.maintenance == nil {
 		return err // the next connection triggers a reconciliation

@@ -149,8 +149,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return result, nil
 }
 
-// continueDrain ends the suspension of a drain whose NodeMaintenance in the cache is up to date, or stays as it is. After a start of the
-// manager, and after a pause, every drain is suspended until then.
+// continueDrain ends the suspension of a drain whose NodeMaintenance in the cache is up to date, or is not updated any more. After a start
+// of the manager, a pause or a hold, every drain is suspended until then.
 func (r *Reconciler) continueDrain(s *scope) {
 	if s.maintenance != nil && s.maintenance.Drains() && r.Maintenances.Continue(s.machine, s.now) {
 		r.Clusters.ContinueDrain(s.nameOfCluster(), s.node.Name)

@@ -113,7 +113,8 @@ func (r *Reconciler) machinesOfCluster(ctx context.Context, object client.Object
 	return requests
 }
 
-// suspendDrain handles the beginning of a pause of a Machine, and that of a hold: it may end before the Machine is reconciled.
+// suspendDrain suspends the drain of a Machine when a pause or a hold begins, since that may end before the Machine is reconciled. The
+// Machine is reconciled afterwards, because a reconciliation in progress can no longer continue the drain.
 func (r *Reconciler) suspendDrain() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		before, wasMachine := e.ObjectOld.(*clusterv1.Machine)

@@ -64,7 +64,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 		return !matters, nil
 	}
 	base := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: before.ObjectMeta, Status: before.Status} // the spec is large, and is not patched
-	changed := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: before.ObjectMeta, Status: m.Status}
+	changed := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: *before.ObjectMeta.DeepCopy(), Status: m.Status}
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
 		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", m.Name)
 	}

@@ -54,7 +54,7 @@ type Applied struct {
 
 	hasCRDs bool   // all CRDs existed before
 	lacks   string // a CRD that did not exist before, or empty
-	// versions are those of the objects that are present, in their order in the bundle. They are all if isComplete.
+	// versions are those of the objects of the bundle that are present. isComplete means that none is missing.
 	versions   []version
 	isComplete bool
 }
