@@ -287,6 +287,10 @@ func TestPlacesTogether(t *testing.T) {
 		"nothing if large Pods leave small ones the only Node that can run them": {
 			[]*corev1.Node{sized("a", inZone("c")), two}, nil, []corev1.Pod{cpu("a", "2"), cpu("b", "1", inC)}, "",
 		},
+		"nothing if the Pods that the fewest Nodes can run are first": {
+			[]*corev1.Node{sized("a", inZone("c")), sized("b", inZone("d"))}, nil,
+			[]corev1.Pod{cpu("large", "2", withAffinity(selectingZone("c", "d"))), cpu("small", "1", inC)}, "",
+		},
 		"nothing about Pods that take the place of those with a lower priority": {
 			[]*corev1.Node{two}, []corev1.Pod{cpu("low", "2", on("two"))}, []corev1.Pod{cpu("a", "1", withPriority(1)), cpu("b", "1", withPriority(1))}, "",
 		},

@@ -16,23 +16,24 @@ type mover struct {
 
 	name string // "namespace/name"
 	size float64
-	// isParticular means that not every Node with free resources is a place.
-	isParticular bool
 	// kind is equal for Pods for which the same Nodes are places. It is empty if that is not known.
 	kind string
+	// places is how many Nodes are a place for it alone. It is counted only if the Pods do not fit by size.
+	places int
 }
 
 // Shortage says that the replacements of the Pods that all these drains evict do not find places together, although each alone does. It
-// returns nil if they do. It looks for places by first fit: by size, and then once more with the Pods first that not every Node can run.
+// returns nil if they do. It looks for places by first fit: by size, and then once more with the Pods first that the fewest Nodes can run.
 // One order for which all fit is enough to say nothing, although the scheduler may fill the Nodes in another one. What the Pods mean for
 // the affinity and the topology spread of each other is not considered.
 func (c *Cluster) Shortage(drains []Forecast) *Warning {
 	movers := c.movers(drains)
 	var left []*mover
 	var last refusals
-	for _, order := range []func(a, b *mover) int{bySize, particularFirst} {
+	for _, prepare := range []func([]*mover){func([]*mover) {}, c.countPlaces} {
+		prepare(movers)
 		slices.SortFunc(movers, func(a, b *mover) int {
-			return cmp.Or(byPriority(a, b), order(a, b), bySize(a, b), cmp.Compare(a.name, b.name))
+			return cmp.Or(byPriority(a, b), cmp.Compare(a.places, b.places), cmp.Compare(b.size, a.size), cmp.Compare(a.name, b.name))
 		})
 		if left, last = c.fit(movers); len(left) == 0 {
 			return nil
@@ -51,16 +52,20 @@ func byPriority(a, b *mover) int {
 	return cmp.Compare(ptr.Deref(b.pod.Spec.Priority, 0), ptr.Deref(a.pod.Spec.Priority, 0))
 }
 
-func bySize(a, b *mover) int { return cmp.Compare(b.size, a.size) }
-
-func particularFirst(a, b *mover) int {
-	switch {
-	case a.isParticular == b.isParticular:
-		return 0
-	case a.isParticular:
-		return -1
-	default:
-		return 1
+func (c *Cluster) countPlaces(movers []*mover) {
+	counts := map[string]int{}
+	for _, m := range movers {
+		count, known := counts[m.kind]
+		if m.kind == "" || !known {
+			count = 0
+			for _, at := range c.places {
+				if m.refusedBy(at) == "" {
+					count++
+				}
+			}
+			counts[m.kind] = count
+		}
+		m.places = count
 	}
 }
 
@@ -92,7 +97,6 @@ func (m *mover) describe(total amounts) {
 	}
 	spec := &m.pod.Spec
 	dependsOnPods := m.affinity != nil || len(m.spreads) > 0 || len(m.apart) > 0
-	m.isParticular = dependsOnPods || len(m.volumes) > 0 || len(m.ports) > 0 || len(spec.NodeSelector) > 0 || spec.Affinity != nil
 	if !dependsOnPods && len(m.volumes) == 0 {
 		key, _ := json.Marshal([]any{spec.NodeSelector, spec.Affinity, spec.Tolerations, m.requests, m.ports, spec.Priority, spec.PreemptionPolicy})
 		m.kind = string(key)

@@ -76,7 +76,8 @@ func (s *scene) comparesPlacements() {
 	s.Logf("in %d clusters, Pods found a place alone and not together: plan named %d of them, and %d others", total.short, total.shortNamed, total.wronglyShort)
 	s.Expect(total.unplaced).To(BeNumerically(">=", hopelessPods**placementCases))
 	s.Expect(total.wrong*10).To(BeNumerically("<=", total.named), "%d Pods were named and found a Node", total.wrong)
-	s.Expect(total.wronglyShort*10).To(BeNumerically("<=", total.shortNamed+total.wronglyShort), "%d clusters were named, and all Pods fit", total.wronglyShort)
+	// The scheduler decides at random between equal Nodes, so in any cluster it may find the places that two orders do not.
+	s.Expect(total.wronglyShort).To(BeNumerically("<=", 1+total.shortNamed/10), "%d clusters were named, and all Pods fit", total.wronglyShort)
 }
 
 // generated is one of several clusters that share a control plane. Its Pods run on its Nodes only.
