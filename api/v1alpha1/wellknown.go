@@ -23,8 +23,8 @@ const (
 
 // Annotations and labels of this project.
 const (
-	// NodeOriginAnnotation on a Node is the state in which the first maintenance found it, "schedulable" or "unschedulable". The last
-	// maintenance that ends restores this state.
+	// NodeOriginAnnotation on a Node is the state in which the first maintenance found it, "schedulable" or "unschedulable", or
+	// "schedulable" if another actor has made it schedulable since. The last maintenance that ends restores this state.
 	NodeOriginAnnotation = "maintenance.cluster.x-k8s.io/found"
 
 	// ExcludedFromLoadBalancersAnnotation on a Node records that a maintenance has set the label

@@ -1,7 +1,8 @@
 // Package cordon decides how a NodeMaintenance cordons a Node, and how it restores it.
 //
 // The first NodeMaintenance that cordons a Node records the state of the Node on it. The last one that ends restores this state and removes
-// the record. So a Node that a user had cordoned stays cordoned, and a Node that only NodeMaintenances cordoned becomes schedulable.
+// the record. So a Node that a user had cordoned stays cordoned, and a Node that only NodeMaintenances cordoned becomes schedulable. A Node
+// that another actor makes schedulable meanwhile is cordoned again, and becomes schedulable in the end.
 package cordon
 
 import (
@@ -22,10 +23,11 @@ const (
 	Unschedulable = "unschedulable"
 )
 
-// Apply makes the Node unschedulable, and records its state if that is not recorded yet. It returns whether it has changed the Node. The
-// write must fail if the Node has changed in the meantime, so that the record is true.
+// Apply makes the Node unschedulable, and records its state if that is not recorded yet, or if another actor has made the Node
+// schedulable since. It returns whether it has changed the Node. The write must fail if the Node has changed in the meantime, so that the
+// record is true.
 func Apply(node *corev1.Node) (changed bool) {
-	if _, recorded := node.Annotations[v1alpha1.NodeOriginAnnotation]; !recorded {
+	if _, recorded := node.Annotations[v1alpha1.NodeOriginAnnotation]; !recorded || !node.Spec.Unschedulable {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
 		}

@@ -405,7 +405,8 @@ func isMovedAway(machine stored[*clusterv1.Machine]) bool {
 	return machine.exists && metav1.HasAnnotation(machine.object.ObjectMeta, "clusterctl.cluster.x-k8s.io/delete-for-move")
 }
 
-// nodesRestored checks each Node from the version in which our manager records its state to the one in which it removes the record.
+// nodesRestored checks each Node from the version in which our manager records its state to the one in which it removes the record. A Node
+// that another actor makes schedulable in between becomes schedulable.
 func nodesRestored(h *History) []string {
 	var found []string
 	for name, versions := range timelines[*corev1.Node](&h.Workload, nodeKeys) {
@@ -419,6 +420,8 @@ func nodesRestored(h *History) []string {
 			switch {
 			case has && !recorded:
 				cordonedBefore = i > 0 && versions[i-1].exists && versions[i-1].object.Spec.Unschedulable
+			case has:
+				cordonedBefore = cordonedBefore && version.object.Spec.Unschedulable
 			case !has && recorded && version.object.Spec.Unschedulable != cordonedBefore:
 				found = append(found, fmt.Sprintf("Node %s was unschedulable=%t before its maintenance and unschedulable=%t after it (revision %d)", name, cordonedBefore,
 					!cordonedBefore, version.revision))

@@ -268,6 +268,13 @@ func TestInvariants(t *testing.T) {
 
 		{"a Node is restored", func(s *story) { s.storeNode(cordoned(true)); s.storeNode() }, nil},
 		{"a Node is left cordoned", func(s *story) { s.storeNode(cordoned(true)); s.storeNode(cordoned(false)) }, nodesRestored},
+		{"a Node is restored that another actor has made schedulable", func(s *story) {
+			s.storeNode(cordoned(false))
+			s.storeNode(cordoned(true))
+			s.storeNode(cordoned(true), func(node *corev1.Node) { node.Spec.Unschedulable = false })
+			s.storeNode(cordoned(true))
+			s.storeNode()
+		}, nil},
 		{"a Node is uncordoned that a user had cordoned", func(s *story) {
 			s.storeNode(cordoned(false))
 			s.storeNode(cordoned(true))

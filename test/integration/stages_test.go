@@ -55,7 +55,7 @@ var stageActs = []act{
 	{"R17: withdraws from Evacuations when no other NodeMaintenance drains the Node", withdrawnByTheLast},
 	{"R18: keeps finalizers of other actors on Evacuations", foreignFinalizersStay},
 	{"R18: completes while an Evacuation that forbids cancellation remains", forbidden},
-	{"R19: keeps a Node cordoned that a user had cordoned, unless Complete follows Idle", humanCordon},
+	{"R19, R100: keeps a Node cordoned that a user had cordoned, unless Complete follows Idle, or the user uncordons it", humanCordon},
 	{"R20: creates one Evacuation for each Pod and restores its finalizer", oneEvacuation},
 	{"R21: evacuates later Pods and Pods without a controller or with an emptyDir, and waits for terminating Pods", allPods},
 	{"R23, R24, R34: evacuates Pods of two Nodes by priority, also after a crash", byPriority},
@@ -386,6 +386,13 @@ func humanCordon(s *scene) {
 	s.Consistently(func() bool { return s.node("r19").Spec.Unschedulable }, aMoment, pace).Should(BeTrue(), "Complete has finished")
 	s.deleteMaintenances("r19-idle", "r19-later")
 	s.Expect(s.node("r19").Spec.Unschedulable).To(BeTrue())
+
+	s.maintain(nm("r100", cordoned, ofNodes("r19")))
+	s.expectCordoned("r19")
+	s.setUnschedulable("r19", false)
+	s.expectCordoned("r19")
+	s.deleteMaintenances("r100")
+	s.expectReleased("r19")
 }
 
 func stageStatuses(s *scene) {
