@@ -171,6 +171,13 @@ func TestInvariantsOfReleases(t *testing.T) {
 			getTurn(s, "n3")
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
+		{"M93: the second one of two Machines gets a turn when the Node of the first one no longer exists", func(s *story) {
+			waitForTurn(s, "n2", "n3")
+			getTurn(s.later(20*time.Second), "n2")
+			s.later(8*time.Second).store(&s.Workload, nodeKeys+"n2", nil)
+			getTurn(s, "n3")
+			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
+		}, nil},
 		{"M93: the hook is removed a drain timeout after the Machine had a turn, but another drain began meanwhile", func(s *story) {
 			waitForTurn(s, "n2", "n3")
 			getTurn(s.later(5*time.Second), "n2")

@@ -423,7 +423,8 @@ func (l *limits) drainMayEnd(name string, at time.Time) (end time.Time, not stri
 }
 
 // tooSoonAfter returns another Machine that got a turn within the drain timeout before a Machine did, while the drains of neither could be
-// observed to begin, "" if no other Machine did. One that was released before the turn, which is recorded in whole seconds, does not count.
+// observed to begin, "" if no other Machine did. One that was released before the turn, which is recorded in whole seconds, does not count,
+// nor does one whose Node no longer existed.
 func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	if l.MaxParallelDrains == 0 || !l.recorded[name] {
 		return ""
@@ -431,7 +432,8 @@ func (l *limits) tooSoonAfter(name string, timeout time.Duration) string {
 	at := l.started[name]
 	for other, start := range l.started {
 		isEarlier := cmp.Or(start.Compare(at), cmp.Compare(other, name)) < 0
-		if !isEarlier || l.isHookedIn(other, time.Time{}, at) || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) {
+		if !isEarlier || l.isHookedIn(other, time.Time{}, at) || !l.recorded[other] || !at.Before(start.Add(timeout-rounding)) ||
+			wasGone(l.nodes[other], l.Workload.Clock.Before(at), l.Workload.Clock.After(at)) {
 			continue
 		}
 		if last, exists := l.machines[other].at(l.Management.Clock.Before(at.Add(rounding))); exists && last.DeletionTimestamp != nil && machinedrain.HasHook(last) {
