@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 
 	"github.com/pkg/errors"
 	"sigs.k8s.io/yaml"
@@ -17,7 +19,11 @@ const (
 	componentsFile = "runtime-extension-components.yaml"
 )
 
-var tag = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+`)
+// tag matches the versions of releases, as tags of git and of images.
+var tag = regexp.MustCompile(`^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$`)
+
+// series is a release series of metadata.yaml.
+type series struct{ Major, Minor int }
 
 // deriveVersion returns the tag of a released commit. Any other commit is a pre-release of the last series in metadata.yaml, so that
 // clusterctl accepts it as part of that series, and as older than its release.
@@ -25,25 +31,51 @@ func (r *release) deriveVersion() (string, error) {
 	if exact, err := r.git("describe", "--tags", "--exact-match"); err == nil && tag.MatchString(exact) {
 		return exact, nil
 	}
-	var metadata struct {
-		ReleaseSeries []struct{ Major, Minor int } `json:"releaseSeries"`
-	}
-	content, err := os.ReadFile(filepath.Join(r.root, metadataFile))
+	all, err := r.allSeries()
 	if err != nil {
-		return "", errors.Wrap(err, "reading the metadata")
-	}
-	if err := yaml.Unmarshal(content, &metadata); err != nil {
-		return "", errors.Wrap(err, "parsing the metadata")
-	}
-	if len(metadata.ReleaseSeries) == 0 {
-		return "", errors.New("metadata.yaml has no release series")
+		return "", err
 	}
 	commit, err := r.git("rev-parse", "--short=12", "HEAD")
 	if err != nil {
 		return "", err
 	}
-	last := metadata.ReleaseSeries[len(metadata.ReleaseSeries)-1]
+	last := all[len(all)-1]
 	return fmt.Sprintf("v%d.%d.0-dev.g%s", last.Major, last.Minor, commit), nil
+}
+
+// checkVersion returns an error if clusterctl would not install the version. If such a release were published, clusterctl could plan no
+// upgrade of an earlier one either.
+func (r *release) checkVersion() error {
+	parts := tag.FindStringSubmatch(r.version)
+	if parts == nil {
+		return errors.Errorf("version %q is not a semantic version with a leading v, such as v0.1.0", r.version)
+	}
+	all, err := r.allSeries()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(s series) bool { return strconv.Itoa(s.Major) == parts[1] && strconv.Itoa(s.Minor) == parts[2] }) {
+		return errors.Errorf("%s has no release series for version %s: add it", metadataFile, r.version)
+	}
+	return nil
+}
+
+// allSeries returns the release series of metadata.yaml, at least one.
+func (r *release) allSeries() ([]series, error) {
+	var metadata struct {
+		ReleaseSeries []series `json:"releaseSeries"`
+	}
+	content, err := os.ReadFile(filepath.Join(r.root, metadataFile))
+	if err != nil {
+		return nil, errors.Wrap(err, "reading the metadata")
+	}
+	if err := yaml.Unmarshal(content, &metadata); err != nil {
+		return nil, errors.Wrap(err, "parsing the metadata")
+	}
+	if len(metadata.ReleaseSeries) == 0 {
+		return nil, errors.Errorf("%s has no release series", metadataFile)
+	}
+	return metadata.ReleaseSeries, nil
 }
 
 func (r *release) writeMetadata() error {

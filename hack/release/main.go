@@ -87,6 +87,9 @@ func (r *release) prepare() (err error) {
 			return err
 		}
 	}
+	if err := r.checkVersion(); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(r.out); err != nil {
 		return errors.Wrap(err, "removing an earlier release")
 	}
