@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// BundleVersion is the version of the bundle. Increase it by one for each release that changes the embedded files. A manager never replaces
-// objects of a bundle with a higher version.
-const BundleVersion = 12
+// BundleVersion is the version of the bundle. Increase it by one with each change of the embedded files: two managers with the same version
+// and different objects would revert each other's objects. A manager never replaces objects of a bundle with a higher version.
+const BundleVersion = 13
 
 //go:embed admission/*.yaml crd/*.yaml roles/*.yaml nodeagent/*.yaml
 var files embed.FS

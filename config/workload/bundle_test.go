@@ -1,6 +1,8 @@
 package workload_test
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -182,6 +184,28 @@ func TestNodeAgentNamespace(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: agents.Spec.Template.ObjectMeta}
 		pod.Namespace = agents.Namespace
 		g.Expect(rules.IsNodeAgent(pod)).To(BeTrue())
+	})
+}
+
+// digests are those of the objects of the last bundle versions. A change of the objects needs a new version and its digest here.
+var digests = map[int]string{
+	13: "d43d19aeadf1e43e6127a7e7eda3e1ebdefe36fce8494538a5b5cdfb04ff8bea",
+}
+
+func TestVersionChangesWithObjects(t *testing.T) {
+	t.Run("M174: what is installed has another version when it changes, also in a comment", func(t *testing.T) {
+		g := NewWithT(t)
+		objects, err := workload.Bundle()
+		g.Expect(err).NotTo(HaveOccurred())
+		agent, err := workload.NodeAgent("example.com/agent")
+		g.Expect(err).NotTo(HaveOccurred())
+		digest := sha256.New()
+		for _, object := range append(objects, agent...) {
+			content, err := object.MarshalJSON()
+			g.Expect(err).NotTo(HaveOccurred())
+			digest.Write(content)
+		}
+		g.Expect(fmt.Sprintf("%x", digest.Sum(nil))).To(Equal(digests[workload.BundleVersion]), "increase BundleVersion, and add its digest")
 	})
 }
 
