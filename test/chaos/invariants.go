@@ -272,7 +272,7 @@ func replacementsAwaited(h *History) []string {
 			}
 			budget := versions[i-1].object
 			from, until := h.Workload.Clock.period(version.revision)
-			if h.managerStarted(from.Add(-lag), until.Add(replacement)) { // it does not know of the budget
+			if h.mayNotKnow(from, until) {
 				continue
 			}
 			evicted := slices.DeleteFunc(slices.Clone(all), func(r removal) bool {
@@ -286,6 +286,12 @@ func replacementsAwaited(h *History) []string {
 		}
 	}
 	return found
+}
+
+// mayNotKnow returns whether the manager may not have observed a budget that was deleted in a period, or not its deletion.
+func (h *History) mayNotKnow(from, until time.Time) bool {
+	until = until.Add(replacement)
+	return h.managerStarted(from.Add(-lag), until) || h.hadFault(from.Add(-lateness), until, watchStale)
 }
 
 // isSelected returns whether a budget selected the Pod of a removal.

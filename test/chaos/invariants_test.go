@@ -199,6 +199,13 @@ func TestInvariants(t *testing.T) {
 			s.store(&s.Workload, budgetKeys+"default/b", nil)
 			s.evict("a", "uid-a")
 		}, replacementsAwaited},
+		{"E55: a Pod is evicted just after its budget was deleted, while the watch of budgets is late", func(s *story) {
+			s.Faults = []InjectedFault{{Period{s.now, s.now}, watchStale}}
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.store(&s.Workload, budgetKeys+"default/b", nil)
+			s.evict("a", "uid-a")
+		}, nil},
 		{"E55: a Pod is evicted just after a budget was deleted that allowed its disruption", func(s *story) {
 			s.storePod("a")
 			s.storeBudget("b", "a", 1)

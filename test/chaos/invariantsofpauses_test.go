@@ -35,7 +35,7 @@ func TestInvariantsOfPauses(t *testing.T) {
 		}, nil},
 		{"M16: the workload cluster is changed while a fault keeps the manager from observing that its Cluster is paused", func(s *story) {
 			s.storeCluster(true)
-			s.Faults = []InjectedFault{{Period{s.now, s.now}, "watch-stale"}}
+			s.Faults = []InjectedFault{{Period{s.now, s.now}, watchStale}}
 			patchNode(s.later(appearance))
 		}, nil},
 		{"M16: the workload cluster is changed while the manager may still repeat its watch after an outage of the management cluster", func(s *story) {

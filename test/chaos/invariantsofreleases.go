@@ -41,7 +41,8 @@ func hookHeld(h *History) []string {
 			if node != r.machine || bound > from || pod.goneSince() <= until || isFinishedAt(pod, until) {
 				continue
 			}
-			if pod.isOverdueAt(until, r.stored.Add(h.ClockOff)) && wasUnreachable(l.nodes[node], from, until) {
+			stays := isOfDaemonSet(pod.first()) || pod.isOverdueAt(until, r.stored.Add(h.ClockOff))
+			if stays && wasUnreachable(l.nodes[node], from, until) { // M152 for Pods of DaemonSets
 				continue
 			}
 			if needsDrain(v.between(pod, r.requested.Add(-lag), r.stored)) {

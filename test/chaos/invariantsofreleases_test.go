@@ -49,6 +49,12 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.evict("a", "uid-a")
 			s.later(lag).releaseHook()
 		}, nil},
+		{"M152: the hook is removed while a Pod of a DaemonSet runs on an unreachable Node", func(s *story) {
+			s.DaemonSetPods = true
+			s.storeNode(unreachable)
+			s.storePod("a", controlledBy("DaemonSet"))
+			s.later(lag).releaseHook()
+		}, nil},
 		{"the hook is removed while a Pod of a deleted Node is there", func(s *story) {
 			s.storePod("a")
 			s.store(&s.Workload, nodeKeys+"n1", nil)
@@ -162,6 +168,13 @@ func TestInvariantsOfReleases(t *testing.T) {
 			getTurn(s.later(20*time.Second), "n3")
 			s.later(25*time.Second).timeOut("n3", "Waiting for a connection to the workload cluster")
 		}, nil},
+		{"M93: the drain timeout counts from a turn that was granted just before the manager was stopped", func(s *story) {
+			waitForTurn(s, "n2")
+			s.later(20 * time.Second)
+			s.Down = [][]Period{{{From: s.now.Add(-4 * time.Second), Until: s.now.Add(10 * time.Second)}}}
+			getTurn(s, "n2")
+			s.later(21*time.Second).timeOut("n2", "Drain not completed yet")
+		}, nil},
 		{"M93: the second one of two Machines gets a turn when the first one loses its hook", func(s *story) {
 			waitForTurn(s, "n2", "n3")
 			getTurn(s.later(20*time.Second), "n2")
@@ -212,7 +225,7 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.storeMachine(timeout(100))
 			s.storePod("a", labelled("wait-completed"))
 			s.storeMachine(hooked(true))
-			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(time.Minute)}, "watch-stale"}}
+			s.Faults = []InjectedFault{{Period{s.now, s.now.Add(time.Minute)}, watchStale}}
 			s.later(time.Minute).store(&s.Management, "/registry/configmaps/before", nil)
 			s.storeMachine(hooked(false))
 			s.later(90*time.Second).timeOut("n1", "Drain not completed yet")

@@ -214,7 +214,7 @@ func (l *limits) turns() {
 	end := l.Management.Clock[len(l.Management.Clock)-1].Until
 	m := moment{}
 	for at := l.Management.Clock.begin(); !at.After(end); at = at.Add(resolution) {
-		if l.isDown(at) {
+		if l.isDown(at) && l.isDown(at.Add(-rounding)) { // the manager may have granted a turn a moment before it was stopped
 			continue
 		}
 		m = l.momentAt(at, m)

@@ -54,7 +54,7 @@ func simulatedFaults() []fault {
 		table = append(table, f)
 	}
 	return append(table,
-		fault{"watch-stale", "watches", delayWatch},
+		fault{watchStale, "watches", delayWatch},
 		fault{"watches-expired", "watches", expireWatches},
 		fault{writesLost, "writes", loseWrites},
 		fault{"manager-killed-in-a-write", "manager", killInWrite},
@@ -122,7 +122,13 @@ func slowLinks(_ context.Context, r *run, pick uint64) (heal, error) {
 	return func(context.Context) error { set(0); return nil }, nil
 }
 
-// delayWatch delays the events of one kind by up to 20 s.
+const (
+	watchStale = "watch-stale"
+	// lateness is how late an event is at most that is stored during this fault.
+	lateness = 20 * time.Second
+)
+
+// delayWatch delays the events of one kind.
 func delayWatch(_ context.Context, r *run, pick uint64) (heal, error) {
 	kinds := []string{
 		"machines", "clusters", "machinedrainrules", "machinedrainpolicies", "nodes", "pods", "nodemaintenances", "evacuations",
@@ -135,7 +141,7 @@ func delayWatch(_ context.Context, r *run, pick uint64) (heal, error) {
 		defer r.simulated.mu.Unlock()
 		r.simulated.stale[kind] = late
 	}
-	set(20 * time.Second)
+	set(lateness)
 	return func(context.Context) error { set(0); return nil }, nil
 }
 

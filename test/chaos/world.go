@@ -296,7 +296,7 @@ func (m *managerProcess) resign() (*simulatedProcess, error) {
 	if !is {
 		return nil, errors.New("no manager runs")
 	}
-	m.end(func(process) {})
+	m.current = nil // it is not down: the process still decides
 	return old, nil
 }
 
