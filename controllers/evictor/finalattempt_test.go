@@ -84,12 +84,13 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 	}
 	found := map[types.UID]string{pod.UID: "one"}
 	for _, tc := range []struct {
-		name    string
-		terms   evacuation.Terms
-		waiting bool
-		pass    func(*pass, *v1alpha1.Evacuation)
-		want    map[types.UID]string
-		next    time.Time
+		name     string
+		terms    evacuation.Terms
+		waiting  bool
+		reserved bool
+		pass     func(*pass, *v1alpha1.Evacuation)
+		want     map[types.UID]string
+		next     time.Time
 	}{
 		{name: "a drain without a timeout has no Pods that wait at their final eviction attempt, and no pass for one", waiting: true},
 		{
@@ -98,6 +99,10 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 		},
 		{name: "finds a Pod waiting at its final eviction attempt", terms: drain(40 * time.Second), waiting: true, want: found},
 		{name: "finds a Pod waiting after an outage of all managers", terms: drain(-time.Minute), waiting: true, want: found},
+		{
+			name: "does not find a Pod waiting whose budget allows a disruption that an eviction in flight uses", terms: drain(40 * time.Second), waiting: true,
+			reserved: true,
+		},
 		{name: "does not find a Pod waiting that it evicts", terms: drain(40 * time.Second)},
 		{
 			name: "does not find a Pod waiting whose eviction is in flight", terms: drain(40 * time.Second),
@@ -132,7 +137,7 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 			p.terms, p.nextTry = map[string]evacuation.Terms{"one": tc.terms}, time.Time{}
 			var waiting []budgets.Waiting
 			if tc.waiting {
-				waiting = []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted}}
+				waiting = []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Reserved: tc.reserved}}
 			}
 			got := p.waitingAtFinalAttempt(t.Context(), waiting)
 			g.Expect(got).To(HaveLen(len(tc.want)))

@@ -172,11 +172,13 @@ func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed ti
 }
 
 // waitingAtFinalAttempt returns the Pods that the pass has found waiting although their final eviction attempts are due, with the names of
-// their Nodes. Without an event, the next pass is when the next of these attempts is due.
+// their Nodes. It leaves out those that may still be evicted when evictions of other Pods are refused. Without an event, the next pass is
+// when the next of these attempts is due.
 func (p *pass) waitingAtFinalAttempt(ctx context.Context, waiting []budgets.Waiting) map[types.UID]string {
 	found := p.deferred
+	reserved := map[types.UID]bool{}
 	for _, each := range waiting {
-		found = append(found, p.subjects[each.Pod.UID])
+		found, reserved[each.Pod.UID] = append(found, p.subjects[each.Pod.UID]), each.Reserved
 	}
 	pods := map[types.UID]string{}
 	for _, s := range found {
@@ -185,7 +187,7 @@ func (p *pass) waitingAtFinalAttempt(ctx context.Context, waiting []budgets.Wait
 		case final.IsZero():
 		case p.now.Before(final):
 			p.requeueAt(final)
-		default:
+		case !reserved[s.pod.UID]:
 			pods[s.pod.UID] = s.pod.Spec.NodeName
 		}
 	}

@@ -98,6 +98,10 @@ type Waiting struct {
 
 	// Stale means that the Pod only waits until the watch delivers a status of its budget that includes our own evictions.
 	Stale bool
+
+	// Reserved means that the budget allows disruptions, but other candidates use them: their evictions have no response yet, and may be
+	// refused.
+	Reserved bool
 }
 
 // Index finds the budgets of a Pod. It is immutable.

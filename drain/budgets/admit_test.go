@@ -61,6 +61,25 @@ func TestDisruptions(t *testing.T) {
 	}
 }
 
+func TestReserved(t *testing.T) {
+	inFlight := pod("a")
+	inFlight.InFlight = true
+	for name, test := range map[string]struct {
+		allowed int32
+		want    bool
+	}{
+		"E52, M96: a Pod may still be evicted when the eviction of another one, which uses the disruption, is refused": {1, true},
+		"E52, M96: a Pod whose budget allows no disruption waits, whatever becomes of other evictions":                 {0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, waiting := budgets.NewIndex([]*pdb{budget("web", allows(test.allowed))}, nil).Admit([]budgets.Candidate{inFlight, pod("b")})
+			if len(waiting) != 1 || waiting[0].Reserved != test.want {
+				t.Errorf("waiting: %+v", waiting)
+			}
+		})
+	}
+}
+
 // says is the reason and the message that a test expects.
 type says struct {
 	reason  budgets.Reason

@@ -141,7 +141,9 @@ func (b *Budget) waitForDisruption(pod Pod) *Waiting {
 	case !b.upToDate():
 		return b.waitUntilObserved()
 	case b.allowed() > 0:
-		return b.wait(BudgetExhausted, required)
+		wait := b.wait(BudgetExhausted, required)
+		wait.Reserved = true
+		return wait
 	}
 	reason := BudgetExhausted
 	switch {
