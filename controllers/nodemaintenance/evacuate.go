@@ -456,7 +456,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	case workload.IgnoreDoesNotExist(err) != nil:
 		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
-		if err := r.withdrawUnwanted(ctx, s, e, wanted); err != nil {
+		if err := r.withdrawUnwanted(ctx, s, e, wanted); err != nil || s.hanging.Has(e.Namespace) {
 			return err
 		}
 	}
@@ -464,14 +464,29 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	return nil
 }
 
+// withdrawUnwanted withdraws from an Evacuation for a NodeMaintenance that ends, or no longer selects the Node, unless it is wanted. A
+// request without an answer counts as a refusal, and no other one follows in its Namespace: a webhook may hang for the Evacuations there.
 func (r *Reconciler) withdrawUnwanted(ctx context.Context, s *scope, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
-	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) || s.hanging.Has(e.Namespace) {
 		return nil
 	}
-	return r.withdrawFrom(ctx, s, e)
+	err := r.withdrawFrom(ctx, s, e)
+	if err == nil || workload.IsNotConnected(err) || workload.IsPaused(err) {
+		return err
+	}
+	if s.hanging == nil {
+		s.hanging = sets.New[string]()
+	}
+	s.hanging.Insert(e.Namespace)
+	s.recordRefusal(ctx, withdrawing(e), err)
+	return nil
 }
 
 // withdrawFrom collects also a conflict that lasts: another actor changes the finalizers without pause.
 func (r *Reconciler) withdrawFrom(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
-	return s.collectAnswer(ctx, "withdraw from Evacuation "+klog.KObj(e).String(), r.setInstigator(ctx, s, e, evacuation.Withdraw))
+	return s.collectAnswer(ctx, withdrawing(e), r.setInstigator(ctx, s, e, evacuation.Withdraw))
+}
+
+func withdrawing(e *v1alpha1.Evacuation) string {
+	return "withdraw from Evacuation " + klog.KObj(e).String()
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // refusals are the writes that the API server has refused in this reconciliation, by description: restoring Nodes, changing their
-// conditions and withdrawing from Evacuations. A refused write does not delay the others.
+// conditions and withdrawing from Evacuations, see withdrawUnwanted. A refused write does not delay the others.
 type refusals struct {
 	mu     sync.Mutex
 	byWhat map[string]error
@@ -43,6 +43,11 @@ func (s *scope) collectAnswer(ctx context.Context, doing string, err error) erro
 	if err == nil || !workload.IsAnswer(err) {
 		return err
 	}
+	s.recordRefusal(ctx, doing, err)
+	return nil
+}
+
+func (s *scope) recordRefusal(ctx context.Context, doing string, err error) {
 	ctrl.LoggerFrom(ctx).Error(err, "Failed to end the maintenance", "doing", doing)
 	s.refusals.mu.Lock()
 	defer s.refusals.mu.Unlock()
@@ -50,7 +55,6 @@ func (s *scope) collectAnswer(ctx context.Context, doing string, err error) erro
 		s.refusals.byWhat = map[string]error{}
 	}
 	s.refusals.byWhat[doing] = errors.Cause(err)
-	return nil
 }
 
 // reportRefused sets the condition RestoreFailed, with an event, if a write was refused, and ends the reconciliation then. It runs after

@@ -58,6 +58,7 @@ func TestRefusedEnd(t *testing.T) {
 		refuses     func(object client.Object, subresource string) bool
 		conflicts   bool // the API server answers with a conflict instead
 		proxied     bool // a proxy before the API server answers with 404 instead
+		hangs       bool // a webhook hangs for longer than the timeout of the client instead
 		says        string
 	}{
 		"R71: names a Node that the API server refuses to restore, and restores the others": {
@@ -102,6 +103,15 @@ func TestRefusedEnd(t *testing.T) {
 		"R71: names the conditions of a Node that is left to Cluster API": {
 			owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
 		},
+		"R94: restores the Nodes although a withdrawal gets no answer, and names the Evacuation": {
+			hangs: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R94: also when it is deleted": {
+			deleted: true, hangs: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
+		"R94: also on a Node that no longer exists": {
+			nodeDeleted: true, hangs: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -127,6 +137,8 @@ func TestRefusedEnd(t *testing.T) {
 						return apierrors.NewConflict(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 					case tc.proxied:
 						return apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", corev1.Resource("any"), object.GetName(), "404 page not found", 0, true)
+					case tc.hangs:
+						return &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
 					}
 					return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 				}

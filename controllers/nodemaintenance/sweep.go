@@ -8,6 +8,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -223,11 +224,20 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 }
 
 // sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require. A write that fails does not prevent
-// the others. sweep returns the first error.
+// the others, except for those to the other Evacuations of a Namespace in which one got no answer, see withdrawUnwanted. sweep returns the
+// first error.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	var first error
+	hanging := sets.New[string]()
 	for _, e := range left.Evacuations {
-		first = cmp.Or(first, setInstigator(ctx, c, e, evacuation.Withdraw))
+		if hanging.Has(e.Namespace) {
+			continue
+		}
+		err := setInstigator(ctx, c, e, evacuation.Withdraw)
+		if err != nil && !workload.IsAnswer(err) {
+			hanging.Insert(e.Namespace)
+		}
+		first = cmp.Or(first, err)
 	}
 	if len(left.Conditions) > 0 {
 		_, err := patchConditions(ctx, c, node, nil, left.Conditions)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
+	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -114,6 +116,90 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 			g.Expect(r.created.unobserved(s.request, "one")).To(BeEmpty())
 		})
 	}
+}
+
+// TestWithdrawalsWithoutAnswer: a webhook hangs for the Evacuations of the Namespace hangs.
+func TestWithdrawalsWithoutAnswer(t *testing.T) {
+	setup := func(failure error) (evacuations []*v1alpha1.Evacuation, stored client.WithWatch, requests *int) {
+		var objects []client.Object
+		for _, namespace := range []string{"hangs", "web"} {
+			for _, name := range []string{"a", "b"} {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
+				e := evacuation.New(pod, nil, 0)
+				e.UID, e.Annotations = types.UID("evacuation-"+namespace+name), map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
+				evacuations, objects = append(evacuations, e), append(objects, e)
+			}
+		}
+		requests = new(int)
+		return evacuations, fakes.Builder(objects...).WithIndex(&v1alpha1.Evacuation{}, "node", func(object client.Object) []string {
+			return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
+		}).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if object.GetNamespace() == "hangs" {
+					*requests++
+					return failure
+				}
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build(), requests
+	}
+	unanswered, node := &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	requested := func(t *testing.T, stored client.Client) (namespaces []string) {
+		t.Helper()
+		left := &v1alpha1.EvacuationList{}
+		NewWithT(t).Expect(stored.List(t.Context(), left)).To(Succeed())
+		for i := range left.Items {
+			if evacuation.HasInstigator(&left.Items[i], v1alpha1.NodeMaintenanceInstigatorFinalizer) {
+				namespaces = append(namespaces, left.Items[i].Namespace)
+			}
+		}
+		return namespaces
+	}
+	cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
+	reconcilerAndScope := func(stored client.WithWatch) (*Reconciler, *scope) {
+		return &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster)},
+			&scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, now: time.Now()}
+	}
+	t.Run("R94: a withdrawal that gets no answer delays only those in its Namespace, where no other request is sent", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stored, requests := setup(unanswered)
+		r, s := reconcilerAndScope(stored)
+		for range 2 { // two Nodes with the same Evacuations
+			g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+		}
+		g.Expect(*requests).To(Equal(1))
+		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+		g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"), "the NodeMaintenance keeps its finalizer")
+	})
+	t.Run("R94: without a connection, nothing is reported", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stored, _ := setup(clustercache.ErrClusterNotConnected)
+		r, s := reconcilerAndScope(stored)
+		g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(MatchError(clustercache.ErrClusterNotConnected))
+		g.Expect(s.refusals.message()).To(BeEmpty())
+	})
+	t.Run("R94: a withdrawal that gets no answer from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
+		g := NewWithT(t)
+		evacuations, stored, requests := setup(unanswered)
+		r, s := reconcilerAndScope(stored)
+		s.client = interceptor.NewClient(stored, interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+		})
+		for _, e := range evacuations {
+			r.created.recordCreated(s.request, e, s.now)
+		}
+		g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+		g.Expect(*requests).To(Equal(1))
+		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2))
+		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+	})
+	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind", func(t *testing.T) {
+		g := NewWithT(t)
+		evacuations, stored, requests := setup(unanswered)
+		g.Expect((&Sweeper{}).sweep(t.Context(), stored, node, orphan.Orphans{Evacuations: evacuations})).To(MatchError(unanswered))
+		g.Expect(*requests).To(Equal(1))
+		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+	})
 }
 
 // A user deletes a NodeMaintenance whose Node is also that of a paused Machine. The withdrawal waits for the first list of the Pods there.
