@@ -3,6 +3,7 @@ package nodemaintenance
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/errors"
@@ -77,6 +78,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
 	var mu sync.Mutex // protects deleteErrors
+	var changed atomic.Bool
 	for _, node := range s.nodes {
 		drain := drainOf(s, node)
 		if drain == nil || !drain.Deletes || s.cordonErrors[node.Name] != nil { // replacements could be scheduled onto a Node that is not cordoned
@@ -97,6 +99,10 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 			s.drain.finalAttempt.Missing++ // until the watch delivers the deletion
 			_, seconds := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
 			group.Go(func() error {
+				if !r.Served.StillDrains(ctx, r.Clusters, s.request.Cluster, s.maintenance) { // requests may have taken long
+					changed.Store(true)
+					return nil
+				}
 				if err := r.deletePod(ctx, s, pod.object, seconds); err != nil {
 					ctrl.LoggerFrom(ctx).Error(err, "Failed to delete Pod before the drain timeout", "Pod", klog.KObj(pod.object))
 					mu.Lock()
@@ -108,7 +114,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 		}
 	}
 	_ = group.Wait() // errors are in deleteErrors
-	if len(s.drain.deleteErrors) > 0 {
+	if len(s.drain.deleteErrors) > 0 || changed.Load() {
 		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil

@@ -114,8 +114,13 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	return r.deletePods(ctx, s, observation, evacuations.Items)
 }
 
+// changedRetry is the delay before the next decision about Pods whose drain has changed since the last one. An event follows, too, unless a
+// Machine cannot be read.
+const changedRetry = 5 * time.Second
+
 func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workload.Observation, evacuations []v1alpha1.Evacuation) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
+	changed := false
 	for i := range evacuations {
 		e := &evacuations[i]
 		pod, found := workload.PodOf(observation, e)
@@ -131,9 +136,16 @@ func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workl
 			ctrl.LoggerFrom(ctx).V(4).Info("Skipped Pod", "Pod", klog.KObj(pod), "reason", refusal)
 			continue
 		}
+		if !r.Machines.StillDrains(ctx, r.Clusters, s.cluster, by) { // earlier requests may have taken long
+			changed = true
+			continue
+		}
 		if err := r.delete(ctx, s, e, pod, by); err != nil && failure == nil {
 			failure = err
 		}
+	}
+	if changed {
+		s.requeue = changedRetry
 	}
 	return failure
 }

@@ -21,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -28,10 +29,12 @@ import (
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -53,6 +56,79 @@ func TestPodThatABackupRestores(t *testing.T) {
 		g.Expect(r.deletePods(t.Context(), s, onePod{pod: pod}, []v1alpha1.Evacuation{*evacuation.New(pod, nil, 0)})).To(Succeed())
 		g.Expect(s.requeue).To(Equal(expectations.TTL))
 	})
+}
+
+// podsOf is an Observation with some Pods of an existing DaemonSet.
+type podsOf struct {
+	workload.Observation
+	pods map[types.UID]*corev1.Pod
+}
+
+func (o podsOf) PodByUID(uid types.UID) (*corev1.Pod, bool) {
+	pod, found := o.pods[uid]
+	return pod, found
+}
+
+func (o podsOf) DaemonSetExists(string, string, types.UID) (exists, known bool) { return true, true }
+
+func (o podsOf) NamespaceLabels(string) (map[string]string, bool) { return nil, true }
+
+// TestMaintenanceThatEndsDuringDeletions: a webhook hangs for the deletion of a Pod, and meanwhile a user completes the NodeMaintenance.
+func TestMaintenanceThatEndsDuringDeletions(t *testing.T) {
+	for name, ends := range map[string]bool{
+		"R95: no Pod of a DaemonSet is deleted after the NodeMaintenance was completed": true,
+		"R95: otherwise, all are deleted":                                               false,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
+			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+			m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorDrain, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
+			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+				NodeRef: v1alpha1.NodeReference{Name: "n"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDaemonSet, PodPriority: 1000}},
+			}}
+			observed, objects := podsOf{pods: map[types.UID]*corev1.Pod{}}, []client.Object{m}
+			for _, name := range []string{"a", "b"} {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
+					{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)},
+				}}, Spec: corev1.PodSpec{NodeName: "n"}}
+				e := evacuation.New(pod, nil, 0)
+				e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassDaemonSet)
+				observed.pods[pod.UID] = pod
+				objects = append(objects, pod.DeepCopy(), e)
+			}
+			deleted := 0
+			remote := fakes.Builder(objects...).WithStatusSubresource(&v1alpha1.Evacuation{}).WithInterceptorFuncs(interceptor.Funcs{
+				Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+					if deleted++; ends {
+						completed := m.DeepCopy()
+						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), completed)).To(Succeed())
+						completed.Spec.Stage = v1alpha1.StageComplete
+						g.Expect(c.Update(ctx, completed)).To(Succeed())
+					}
+					return nil
+				},
+			}).Build()
+			stored := &v1alpha1.EvacuationList{}
+			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
+			management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+			r := &Reconciler{
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Machines: &evacuationcontroller.Machines{Reader: management, Maintenances: &machinemaintenance.Requester{}},
+				written:  expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			s := &scope{cluster: cluster, client: remote, node: node, now: time.Now(), draining: daemonset.On(node, []v1alpha1.NodeMaintenance{*m}, nil)}
+			s.matchers = []*rules.Matcher{rules.NewMatcher(rules.InEffect(&m.Spec))}
+			g.Expect(r.deletePods(t.Context(), s, observed, stored.Items)).To(Succeed())
+			if ends {
+				g.Expect(deleted).To(Equal(1))
+				g.Expect(s.requeue).To(Equal(changedRetry))
+			} else {
+				g.Expect(deleted).To(Equal(2))
+			}
+		})
+	}
 }
 
 // TestRefusedDeletion: each event of the Evacuation causes another deletion.

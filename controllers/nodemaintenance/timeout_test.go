@@ -1,0 +1,103 @@
+package nodemaintenance
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+// TestDeletionsThatWait: a webhook hangs for the deletions of some Pods, so that those of others begin later.
+func TestDeletionsThatWait(t *testing.T) {
+	const pods = 3 * parallelWrites
+	for name, change := range map[string]func(m *v1alpha1.NodeMaintenance, of *clusterv1.Machine, in *clusterv1.Cluster){
+		"R95: no Pod is deleted at the timeout after the Machine was paused": func(_ *v1alpha1.NodeMaintenance, of *clusterv1.Machine, _ *clusterv1.Cluster) {
+			of.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		},
+		"R95: nor after the Cluster was paused": func(_ *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, c *clusterv1.Cluster) {
+			c.Spec.Paused = new(true)
+		},
+		"R95: nor after the NodeMaintenance was completed": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) {
+			m.Spec.Stage = v1alpha1.StageComplete
+		},
+		"R95: nor after it has changed, for example the timeout": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) { m.Generation++ },
+		"R95: nor after it was recreated": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) {
+			m.UID = "another"
+		},
+		"R95: otherwise, all are deleted": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "machine"}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}
+			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, Stage: v1alpha1.StageDrain})
+			m.UID = "m"
+			m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			management := fakes.Client(machine, cluster)
+			var mu sync.Mutex
+			deleted := 0
+			remote := fakes.Builder(m).WithInterceptorFuncs(interceptor.Funcs{
+				Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if deleted++; deleted == 1 && change != nil {
+						stored := m.DeepCopy()
+						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), stored)).To(Succeed())
+						change(stored, machine, cluster)
+						g.Expect(c.Update(ctx, stored)).To(Succeed())
+						g.Expect(management.Update(ctx, machine)).To(Succeed())
+						g.Expect(management.Update(ctx, cluster)).To(Succeed())
+					}
+					return nil
+				},
+			}).Build()
+			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}
+			requester.Continue(machine, now)
+			r := &Reconciler{
+				Served:   &evacuationcontroller.Machines{Reader: management, Maintenances: requester},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			s := &scope{
+				request: workload.Request{Cluster: key, Object: client.ObjectKeyFromObject(m)}, client: remote, maintenance: m, before: m.DeepCopy(), now: now,
+				nodes: []*corev1.Node{node}, drain: &drainState{pods: map[string][]drainedPod{}, deleteErrors: map[types.UID]error{}},
+			}
+			for i := range pods {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: strconv.Itoa(i), UID: types.UID(strconv.Itoa(i))}}
+				s.drain.pods["one"] = append(s.drain.pods["one"], drainedPod{
+					Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain},
+				})
+			}
+			_, err := r.deleteRemainingPods(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(s.drain.deleteErrors).To(BeEmpty())
+			if change == nil {
+				g.Expect(deleted).To(Equal(pods))
+			} else {
+				g.Expect(deleted).To(And(BeNumerically(">", 0), BeNumerically("<=", parallelWrites)), "those that had begun")
+				g.Expect(s.requeueAt).To(Equal(now.Add(deleteRetry)), "no event follows if a Machine cannot be read")
+			}
+		})
+	}
+}
