@@ -187,6 +187,12 @@ func listLeft(s *scope, left []bool) {
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {
 	node = r.latest(s, node)
 	changed, restored, others := node.DeepCopy(), false, s.othersOn(node)
+	if s.hanging.Len() > 0 { // they were read long ago
+		var err error
+		if others, err = r.othersNow(ctx, s, node); err != nil {
+			return err
+		}
+	}
 	if kept, err := r.isKeptCordoned(ctx, s, others); err != nil || kept {
 		return err
 	}
@@ -217,6 +223,22 @@ func (s *scope) othersOn(node *corev1.Node) []*v1alpha1.NodeMaintenance {
 	}
 	return others
 }
+
+// othersNow is othersOn, with the NodeMaintenances that are in the cache now. It returns an error if the Machine was deleted meanwhile: the
+// next reconciliation leaves its Node cordoned.
+func (r *Reconciler) othersNow(ctx context.Context, s *scope, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
+	if s.owner != nil && !s.owner.keepsCordon {
+		if _, keepsCordon, err := r.machineOf(ctx, s, s.owner.key); err != nil || keepsCordon {
+			return nil, errors.Wrapf(cmp.Or(err, errDeletedMeanwhile), "restoring Node %s", node.Name)
+		}
+	}
+	maintenances, err := workload.MaintenancesOf(ctx, s.client, node.Name)
+	now := scope{others: slices.DeleteFunc(maintenances, func(m v1alpha1.NodeMaintenance) bool { return m.Name == s.maintenance.Name })}
+	return now.othersOn(node), err
+}
+
+// errDeletedMeanwhile means that a Machine was deleted during a reconciliation that was about to restore its Node.
+var errDeletedMeanwhile = errors.New("the Machine is being deleted")
 
 // latest returns the later version of a Node: the observed one or the one that this manager has written. It is read-only.
 func (r *Reconciler) latest(s *scope, observed *corev1.Node) *corev1.Node {

@@ -31,6 +31,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -150,6 +151,7 @@ func TestRefusedEnd(t *testing.T) {
 				WithIndex(&v1alpha1.Evacuation{}, "node", func(object client.Object) []string {
 					return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
 				}).
+				WithIndex(m, "node", func(object client.Object) []string { return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance)) }).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 						if err := check(object, ""); err != nil {

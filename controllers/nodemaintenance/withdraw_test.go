@@ -25,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
@@ -200,6 +201,42 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 	})
+}
+
+// TestChangesDuringAWithdrawal: while a withdrawal hangs, the Node becomes that of another maintenance.
+func TestChangesDuringAWithdrawal(t *testing.T) {
+	for name, tc := range map[string]struct {
+		created bool // another NodeMaintenance
+		deleted bool // the Machine of the NodeMaintenance
+		kept    bool
+	}{
+		"R94: a Node is restored after a withdrawal that got no answer":                     {},
+		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began": {created: true, kept: true},
+		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {deleted: true, kept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
+			node.Spec.Unschedulable = true
+			cached := maintenanceOf("m", "one") // before it was completed
+			remote, machine := withMaintenances(node, cached), &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
+			if tc.created {
+				g.Expect(remote.Create(t.Context(), maintenanceOf("another", "one"))).To(Succeed())
+			}
+			if tc.deleted {
+				machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
+			}
+			r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode), Machines: fakes.Client(machine)}
+			s := &scope{
+				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: remote, maintenance: cached,
+				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine)}, hanging: sets.New("hangs"),
+			}
+			err := r.uncordonNode(t.Context(), s, node, cordon.Restore)
+			g.Expect(err != nil).To(Equal(tc.deleted), "the next reconciliation leaves the Node to the drain of the Machine")
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(node.Spec.Unschedulable).To(Equal(tc.kept))
+		})
+	}
 }
 
 // A user deletes a NodeMaintenance whose Node is also that of a paused Machine. The withdrawal waits for the first list of the Pods there.
