@@ -199,9 +199,7 @@ func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) e
 // the Node no longer exists.
 func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err error) {
 	if s.client, err = r.Clusters.Client(ctx, s.clusterKey()); err == nil {
-		if s.found, s.node, err = machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine); err == nil {
-			s.observe(s.found.Maintenance)
-		}
+		err = r.findWithoutHook(ctx, s)
 	}
 	switch {
 	case machinedrain.HookRemoved(s.machine, s.policy, s.Maintenance):
@@ -220,6 +218,25 @@ func (r *Reconciler) reconcileWithoutHook(ctx context.Context, s *scope) (err er
 		return err // the next connection triggers a reconciliation
 	}
 	return machinemaintenance.Complete(ctx, s.client, s.maintenance, r.Maintenances.ManagementCluster)
+}
+
+// findWithoutHook finds the Node and the NodeMaintenance of a Machine without the hook. The Node of one without a nodeRef is that which its
+// NodeMaintenance names: neither its provider ID nor its infrastructure machine may exist any more.
+func (r *Reconciler) findWithoutHook(ctx context.Context, s *scope) error {
+	if !s.machine.Status.NodeRef.IsDefined() {
+		all := func(*v1alpha1.NodeMaintenance) bool { return true }
+		named, err := r.Maintenances.List(ctx, s.client, s.clusterKey(), []clusterv1.Machine{*s.machine}, all)
+		if err != nil {
+			return err
+		}
+		s.machine.Status.NodeRef.Name = machinedrain.NodeName(s.machine, named[client.ObjectKeyFromObject(s.machine)])
+	}
+	found, node, err := machinemaintenance.Find(ctx, s.client, s.clusterKey(), s.machine)
+	if err == nil {
+		s.found, s.node = found, node
+		s.observe(found.Maintenance)
+	}
+	return err
 }
 
 // reportHookRemoved reports that another actor has removed the hook of the Machine during the drain. If this was not reported before the

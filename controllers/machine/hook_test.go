@@ -78,6 +78,14 @@ func TestDrainOfSkippedMachine(t *testing.T) {
 		completed bool
 	}{
 		"completes the NodeMaintenance of a Machine that was released without a drain": {completed: true},
+		"completes it also if the Machine has no nodeRef": {
+			completed: true, change: func(m *clusterv1.Machine, _ *v1alpha1.NodeMaintenance) {
+				m.Status.NodeRef = clusterv1.MachineNodeReference{}
+			},
+		},
+		"does not without a nodeRef if it drained an earlier Node of that name": {change: func(machine *clusterv1.Machine, m *v1alpha1.NodeMaintenance) {
+			machine.Status.NodeRef, m.Annotations[v1alpha1.NodeUIDAnnotation] = clusterv1.MachineNodeReference{}, "0"
+		}},
 		"does not if the Machine was drained": {change: func(m *clusterv1.Machine, _ *v1alpha1.NodeMaintenance) {
 			m.Status.Conditions[0].Reason = v1alpha1.ReasonMachineDrained
 		}},
@@ -118,7 +126,7 @@ func TestDrainOfSkippedMachine(t *testing.T) {
 			}
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithStatusSubresource(machine).
 				WithObjects(machine, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c"}}).Build()
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
+			remote := workloadCluster().WithObjects(node, m).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, cluster), clock.RealClock{})
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())

@@ -233,6 +233,16 @@ func TestDrainAfterRestart(t *testing.T) {
 				})
 			},
 		},
+		"M162: after a restart, what remains on the Node of a released Machine without a nodeRef is evicted": {
+			keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) {
+					machinedrain.Release(m, true, true)
+					conditions.Set(m, machinedrain.ResultCondition(v1alpha1.ReasonTimedOut, "Pods remain"))
+					m.Status.NodeRef = clusterv1.MachineNodeReference{}
+				})
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := beginDrain(t, tc.inPlace)
