@@ -229,6 +229,34 @@ func TestDrainStaysSuspendedAfterPause(t *testing.T) {
 	})
 }
 
+// TestUpdateContinuesAfterPause: after a pause, another policy selects a Machine, and requires nothing for its update in place, which has
+// begun.
+func TestUpdateContinuesAfterPause(t *testing.T) {
+	t.Run("M162: after a pause, the drain before an update in place that has begun continues, also if another policy selects the Machine", func(t *testing.T) {
+		d := beginDrain(t, true)
+		d.change(func(m *clusterv1.Machine) {
+			beginUpdate(m)
+			m.Annotations[clusterv1.PausedAnnotation] = ""
+		})
+		d.reconcile(time.Minute)
+		d.Expect(d.isSuspended()).To(BeTrue())
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "own"}}
+		d.Expect(d.management.Delete(t.Context(), policy)).To(Succeed())
+		policy.Name, policy.ResourceVersion = "other", ""
+		d.Expect(d.management.Create(t.Context(), policy)).To(Succeed())
+		d.change(func(m *clusterv1.Machine) { delete(m.Annotations, clusterv1.PausedAnnotation) })
+		for now := 2 * time.Minute; d.isSuspended(); {
+			d.Expect(now).To(BeNumerically("<", 3*time.Minute))
+			d.r.Clock.(*clocktesting.FakePassiveClock).SetTime(d.start.Add(now))
+			result, err := d.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(d.machine)})
+			d.Expect(err).NotTo(HaveOccurred())
+			d.Expect(result.RequeueAfter > 0 || !d.isSuspended()).To(BeTrue(), "nothing else reconciles it")
+			now += max(result.RequeueAfter, time.Second)
+		}
+		d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
+	})
+}
+
 // TestPauseDuringReconciliation: a pause or a hold begins and ends while a reconciliation of the Machine takes long.
 func TestPauseDuringReconciliation(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

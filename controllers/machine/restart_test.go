@@ -148,6 +148,13 @@ func (d *restartedDrain) change(change func(m *clusterv1.Machine)) {
 	d.Expect(d.management.Status().Update(d.t.Context(), stored)).To(Succeed())
 }
 
+// beginUpdate replaces the stage annotation by an update in place that the manager has allowed, because the drain has timed out.
+func beginUpdate(m *clusterv1.Machine) {
+	delete(m.Annotations, v1alpha1.MachineStageAnnotation)
+	m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+	m.Annotations[v1alpha1.UpdateAllowedAnnotation] = v1alpha1.ReasonTimedOut + "/" + string(m.UID)
+}
+
 // TestDrainAfterRestart: what the caches have of the drain is from before the restart.
 func TestDrainAfterRestart(t *testing.T) {
 	hook := clusterv1.PreDrainDeleteHookAnnotationPrefix + "/other"
@@ -215,14 +222,7 @@ func TestDrainAfterRestart(t *testing.T) {
 			},
 		},
 		"M162: after a restart, the drain before an update in place that has begun continues": {
-			inPlace: true, keeps: true,
-			meanwhile: func(d *restartedDrain) {
-				d.change(func(m *clusterv1.Machine) {
-					delete(m.Annotations, v1alpha1.MachineStageAnnotation)
-					m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
-					m.Annotations[v1alpha1.UpdateAllowedAnnotation] = v1alpha1.ReasonTimedOut + "/" + string(m.UID)
-				})
-			},
+			inPlace: true, keeps: true, meanwhile: func(d *restartedDrain) { d.change(beginUpdate) },
 		},
 		"M162: after a restart, what remains on the Node of a Machine that was released is evicted": {
 			keeps: true,

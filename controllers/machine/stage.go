@@ -77,7 +77,7 @@ func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (s
 	awaits := !s.policySettles.IsZero() && (stage != v1alpha1.StageDrain || s.keepsSettings())
 	switch {
 	case stage == "" && machinedrain.UpdateContinues(s.machine):
-		return true, 0
+		return true, max(0, s.policySettles.Sub(s.now))
 	case stage != "" && stage != v1alpha1.StageComplete && awaits:
 		return true, s.policySettles.Sub(s.now)
 	default:
@@ -88,7 +88,7 @@ func (r *Reconciler) staysAsIs(s *scope, stage v1alpha1.NodeMaintenanceStage) (s
 // keepAsIs is what follows if staysAsIs is true. An update in place that nothing ends does not change the NodeMaintenance any more. findErr
 // is the error of findMaintenance: the drain stays suspended then.
 func (r *Reconciler) keepAsIs(ctx context.Context, s *scope, again time.Duration, findErr error) (reconcile.Result, error) {
-	if again == 0 && s.policySettles.IsZero() {
+	if again == 0 {
 		if findErr != nil && !workload.IsNotConnected(findErr) {
 			return reconcile.Result{}, findErr
 		}
