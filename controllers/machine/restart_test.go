@@ -138,6 +138,16 @@ func (d *restartedDrain) deleteAnotherRule() {
 	d.Expect(d.remote.Update(d.t.Context(), &drains[0])).To(Succeed())
 }
 
+// deleteCluster begins the deletion of the Cluster.
+func (d *restartedDrain) deleteCluster() {
+	d.t.Helper()
+	cluster := &clusterv1.Cluster{}
+	d.Expect(d.management.Get(d.t.Context(), clusterKey, cluster)).To(Succeed())
+	cluster.Finalizers = []string{clusterv1.ClusterFinalizer}
+	d.Expect(d.management.Update(d.t.Context(), cluster)).To(Succeed())
+	d.Expect(d.management.Delete(d.t.Context(), cluster)).To(Succeed())
+}
+
 func (d *restartedDrain) change(change func(m *clusterv1.Machine)) {
 	d.t.Helper()
 	stored := d.stored()
@@ -243,6 +253,16 @@ func TestDrainAfterRestart(t *testing.T) {
 				})
 			},
 		},
+		"M162: after a restart, the drain in place of a Machine whose Cluster is being deleted continues": {
+			inPlace: true, keeps: true, meanwhile: (*restartedDrain).deleteCluster,
+		},
+		"M162: after a restart, the drain before an update in place that has begun continues while the Cluster is being deleted": {
+			inPlace: true, keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.change(beginUpdate)
+				d.deleteCluster()
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := beginDrain(t, tc.inPlace)
@@ -304,6 +324,21 @@ func TestDrainAfterRestart(t *testing.T) {
 			d.reconcile(now)
 		}
 	})
+	for name, withdraw := range map[string]func(m *clusterv1.Machine){
+		"whose stage annotation was removed": func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.MachineStageAnnotation) },
+		"whose stage annotation is invalid":  func(m *clusterv1.Machine) { m.Annotations[v1alpha1.MachineStageAnnotation] = "drain" },
+	} {
+		t.Run("M162: after a restart, a drain in place "+name+" stays suspended while its Cluster is being deleted", func(t *testing.T) {
+			d := beginDrain(t, true)
+			d.change(withdraw)
+			d.deleteCluster()
+			d.restart()
+			for now := time.Minute; now < time.Minute+20*time.Second; now += time.Second {
+				d.reconcile(now)
+				d.Expect(d.isSuspended()).To(BeTrue())
+			}
+		})
+	}
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
 		d := beginDrain(t, false)
 		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())

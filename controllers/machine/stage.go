@@ -37,7 +37,7 @@ const eventInvalidStage = "InvalidStage"
 // Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !s.mayHaveStage() {
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, r.continueInDeletedCluster(ctx, s)
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
@@ -68,6 +68,20 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 		return reconcile.Result{RequeueAfter: retry}, err
 	}
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
+}
+
+// continueInDeletedCluster continues the drain in place of a Machine whose Cluster is being deleted, unless nothing requests it any more.
+// Its NodeMaintenance does not change until the Machine is deleted.
+func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) error {
+	stage, _ := machinedrain.RequestedStage(s.machine, s.policy)
+	if stage != v1alpha1.StageDrain && !machinedrain.UpdateContinues(s.machine) {
+		return nil
+	}
+	err := r.findMaintenance(ctx, s, "")
+	if err == nil {
+		r.continueDrain(s)
+	}
+	return err
 }
 
 // staysAsIs reports whether neither the maintenance of a running Machine nor its condition changes, and after how long the Machine is
