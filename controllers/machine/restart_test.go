@@ -193,6 +193,19 @@ func TestDrainAfterRestart(t *testing.T) {
 			restarted: func(d *restartedDrain) { d.r.Maintenances.Unread = unreadPolicy(d.t, "a") }, waits: v1alpha1.ReasonPolicyNotDecodable,
 			ends: func(d *restartedDrain) { d.r.Maintenances.Unread = nil },
 		},
+		"M98: after a restart, a drain in place whose stage annotation was removed says that its policy cannot be decoded": {
+			inPlace: true, waits: v1alpha1.ReasonPolicyNotDecodable,
+			meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.MachineStageAnnotation) })
+			},
+			restarted: func(d *restartedDrain) { d.r.Maintenances.Unread = unreadPolicy(d.t, "a") },
+			ends: func(d *restartedDrain) {
+				d.r.Maintenances.Unread = nil
+				d.change(func(m *clusterv1.Machine) {
+					m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
+				})
+			},
+		},
 		"M162: after a restart, a drain is suspended until it has a rule that was created meanwhile, also if another one was deleted meanwhile": {
 			meanwhile: (*restartedDrain).deleteAnotherRule,
 		},

@@ -16,7 +16,7 @@ const unreadRetry = time.Minute
 
 // holdRunning changes no maintenance of the Node of a Machine that is not being deleted. Its hook stays or is absent as before.
 func (r *Reconciler) holdRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if machinedrain.IsDraining(s.machine) {
+	if machinedrain.MayDrain(s.machine) { // also if nothing requests the drain any more: it ends only when the policy is known
 		return r.report(ctx, s, s.held())
 	}
 	return reconcile.Result{RequeueAfter: unreadRetry}, nil
