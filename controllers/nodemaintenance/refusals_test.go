@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,67 +234,6 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
-func TestRefusedUncordon(t *testing.T) {
-	test := func(t *testing.T, cordonedAgain bool) {
-		t.Helper()
-		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
-		atLast := []string{"a", "b"}
-		m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
-		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
-		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}, {NodeRef: v1alpha1.NodeReference{Name: "b"}}}
-		cordoned := func(name string) *corev1.Node { // by a user
-			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
-		}
-		refuses := true
-		server := fakes.Builder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
-			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
-			WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetName() == "b" && refuses {
-						return apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			}).Build()
-		r := reconcilerOf(t, server, cluster)
-		stored := &v1alpha1.NodeMaintenance{}
-		reconcile := func() (schedulable []string) {
-			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
-			nodes := &corev1.NodeList{}
-			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
-			for _, node := range nodes.Items {
-				if !node.Spec.Unschedulable {
-					schedulable = append(schedulable, node.Name)
-				}
-			}
-			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
-			return schedulable
-		}
-		for range 2 {
-			g.Expect(reconcile()).To(ConsistOf("a"))
-			g.Expect(meta.IsStatusConditionTrue(stored.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)).To(BeTrue())
-		}
-		if cordonedAgain {
-			a := &corev1.Node{}
-			g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "a"}, a)).To(Succeed())
-			a.Spec.Unschedulable = true
-			g.Expect(server.Update(t.Context(), a)).To(Succeed())
-			atLast = []string{"b"}
-			g.Expect(reconcile()).To(BeEmpty())
-		}
-		refuses = false
-		for range 2 {
-			g.Expect(reconcile()).To(ConsistOf(atLast))
-			g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
-			g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
-		}
-	}
-	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
-		test(t, false)
-	})
-	t.Run("R92: a Node that another actor has cordoned again meanwhile stays cordoned", func(t *testing.T) { test(t, true) })
-}
-
 // notFoundByProxy is the error of a client about the 404 of a proxy.
 func notFoundByProxy(name string) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)
@@ -505,81 +443,6 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 			deleted := apierrors.IsNotFound(stored.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}))
 			g.Expect(deleted).To(Equal(cordonError == nil))
 		}
-	})
-}
-
-// TestUnansweredCreation: the admission webhook of a tenant hangs for longer than the timeout of the client.
-func TestUnansweredCreation(t *testing.T) {
-	t.Run("E81: a request for an Evacuation that gets no answer does not keep the drain from its next steps", func(t *testing.T) {
-		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		unanswered, requests := &url.Error{Op: "Post", URL: "https://workload", Err: context.DeadlineExceeded}, atomic.Int32{}
-		stored := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
-			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
-				if requests.Add(1); object.GetNamespace() == "hangs" {
-					return unanswered
-				}
-				return c.Create(ctx, object, options...)
-			},
-			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
-				requests.Add(1)
-				return unanswered
-			},
-		}).Build()
-		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
-		m, targets, pods := maintenanceOf("m", "one"), sets.New[types.UID](), []drainedPod{}
-		for _, namespace := range []string{"hangs", "web"} {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", UID: types.UID(namespace)}, Spec: corev1.PodSpec{NodeName: "one"}}
-			pods = append(pods, drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod})
-			targets.Insert(pod.UID)
-		}
-		others := pods[0].object.DeepCopy()
-		others.Name, others.UID = "others", "others"
-		pods = append(pods, drainedPod{Pod: pods[0].Pod, object: others, evacuation: evacuation.New(others, nil, 0)})
-		pods[2].evacuation.Finalizers = []string{v1alpha1.InstigatorFinalizerPrefix + "other"}
-		targets.Insert(others.UID)
-		s := &scope{
-			request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: time.Now(),
-			nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{},
-			drain: &drainState{pods: map[string][]drainedPod{"one": pods}, budgets: func() *budgets.Index { return budgets.NewIndex(nil, nil) }},
-		}
-		g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
-		result, err := r.result(s, nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.RequeueAfter).To(Equal(minRefusedRetry))
-		failure := r.Clusters.Failures.Record(s.request, errors.New("again"), s.now.Add(time.Second))
-		g.Expect(failure.Since).To(BeTemporally("==", s.now), "M57: if the error lasts, the condition of the Machine names it")
-		created := &v1alpha1.EvacuationList{}
-		g.Expect(stored.List(t.Context(), created)).To(Succeed())
-		g.Expect(created.Items).To(ConsistOf(HaveField("Namespace", "web")))
-		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "E57: each Evacuation may exist")
-		g.Expect(s.drain.createErrors).To(And(HaveLen(2), HaveKey(types.UID("hangs")), HaveKey(types.UID("others"))), "the status names the Pods")
-		g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
-		g.Expect(requests.Load()).To(BeEquivalentTo(3), "a reconciliation before the next attempt requests nothing")
-	})
-}
-
-// TestPodInATerminatingNamespace: its Namespace terminates for long, because an admission webhook refuses the deletion of its Pods.
-func TestPodInATerminatingNamespace(t *testing.T) {
-	t.Run("M27: a Pod whose Evacuation cannot be created, because its Namespace terminates, is named", func(t *testing.T) {
-		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-		refusal := apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("evacuations").GroupResource(), "e", errors.New("its namespace is being terminated"))
-		refusal.ErrStatus.Details.Causes = append(refusal.ErrStatus.Details.Causes, metav1.StatusCause{Type: corev1.NamespaceTerminatingCause})
-		remote := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
-			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refusal },
-		}).Build()
-		r := &Reconciler{
-			Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster),
-			Clock:    clock.RealClock{},
-		}
-		s := &scope{
-			request: workload.Request{Cluster: cluster}, client: remote, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now(),
-			drain: &drainState{budgets: func() *budgets.Index { return nil }},
-		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "node"}}
-		g.Expect(r.create(t.Context(), s, drainedPod{object: pod}, time.Time{})).To(Succeed())
-		refused, retryAt := r.created.refusals(s.request, map[types.UID]bool{"web": true})
-		g.Expect(refused).To(HaveKey(pod.UID), "the status and the condition of the Machine would say only that one Pod is pending")
-		g.Expect(retryAt.IsZero()).To(BeFalse(), "it is tried again")
 	})
 }
 

@@ -1,0 +1,81 @@
+package nodemaintenance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+func TestRefusedUncordon(t *testing.T) {
+	test := func(t *testing.T, cordonedAgain bool) {
+		t.Helper()
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
+		atLast := []string{"a", "b"}
+		m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
+		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}, {NodeRef: v1alpha1.NodeReference{Name: "b"}}}
+		cordoned := func(name string) *corev1.Node { // by a user
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		}
+		refuses := true
+		server := fakes.Builder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
+			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() == "b" && refuses {
+						return apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			}).Build()
+		r := reconcilerOf(t, server, cluster)
+		stored := &v1alpha1.NodeMaintenance{}
+		reconcile := func() (schedulable []string) {
+			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
+			nodes := &corev1.NodeList{}
+			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
+			for _, node := range nodes.Items {
+				if !node.Spec.Unschedulable {
+					schedulable = append(schedulable, node.Name)
+				}
+			}
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			return schedulable
+		}
+		for range 2 {
+			g.Expect(reconcile()).To(ConsistOf("a"))
+			g.Expect(meta.IsStatusConditionTrue(stored.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)).To(BeTrue())
+		}
+		if cordonedAgain {
+			a := &corev1.Node{}
+			g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "a"}, a)).To(Succeed())
+			a.Spec.Unschedulable = true
+			g.Expect(server.Update(t.Context(), a)).To(Succeed())
+			atLast = []string{"b"}
+			g.Expect(reconcile()).To(BeEmpty())
+		}
+		refuses = false
+		for range 2 {
+			g.Expect(reconcile()).To(ConsistOf(atLast))
+			g.Expect(stored.Status.Conditions).NotTo(ContainElement(HaveField("Type", v1alpha1.NodeMaintenanceRestoreFailed)))
+			g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
+		}
+	}
+	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
+		test(t, false)
+	})
+	t.Run("R92: a Node that another actor has cordoned again meanwhile stays cordoned", func(t *testing.T) { test(t, true) })
+}
