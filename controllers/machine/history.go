@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -75,7 +74,7 @@ func (s *scope) course() history.Course {
 	course := history.Course{
 		DrainEnd: s.now, Releasing: s.now,
 		DrainTimedOut: s.drainTimeoutMessage, VolumesTimedOut: s.volumesTimeoutMessage,
-		Limited: machinedrain.LimitOf(s.machine, s.policy).IsSet() && !util.IsControlPlaneMachine(s.machine),
+		Limited: machinedrain.LimitOf(s.machine, s.policy).IsSet() && !machinedrain.IsControlPlane(s.machine),
 	}
 	if s.machine.DeletionTimestamp != nil {
 		course.Deleted = s.machine.DeletionTimestamp.Time

@@ -7,7 +7,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -96,9 +95,9 @@ func (r *Reconciler) isKeptCordoned(ctx context.Context, s *scope, maintenances 
 	return false, nil
 }
 
-// isPaused reports whether the Machine is paused.
+// isPaused reports whether the Machine is paused by its annotation.
 func (s *scope) isPaused() bool {
-	return s.owner != nil && s.owner.machine != nil && annotations.HasPaused(s.owner.machine)
+	return s.owner != nil && s.owner.machine != nil && machinedrain.HasPauseAnnotation(s.owner.machine)
 }
 
 // keepsNodeCordoned reports whether the Machine is being deleted, or was deleted with its Cluster, so that its Node stays cordoned in stage

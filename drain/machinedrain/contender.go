@@ -74,7 +74,7 @@ const (
 func StandingOf(m *clusterv1.Machine, observed ObservedDrain, now time.Time) Standing {
 	node := observed.Node
 	switch {
-	case isControlPlane(m), node == nil, isLost(node, now), isRemediated(m, node), observed.Progress.onlyTerminates(node, now):
+	case IsControlPlane(m), node == nil, isLost(node, now), isRemediated(m, node), observed.Progress.onlyTerminates(node, now):
 		return TakesNoTurn
 	case hasTurnSince(m, observed.Maintenance, now) != nil:
 		return HasTurn
@@ -228,7 +228,7 @@ func Contenders(
 	all []clusterv1.Machine, now time.Time, observe func(*clusterv1.Machine) (ObservedDrain, error),
 ) (contenders []Contender, workers int, _ error) {
 	for i := range all {
-		if !isControlPlane(&all[i]) {
+		if !IsControlPlane(&all[i]) {
 			workers++
 		}
 	}
@@ -268,7 +268,7 @@ func stillDrains(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now ti
 func RequestedDrains(all []clusterv1.Machine) []*clusterv1.Machine {
 	var requested []*clusterv1.Machine
 	for i := range all {
-		if m := &all[i]; !isControlPlane(m) && MayDrain(m) {
+		if m := &all[i]; !IsControlPlane(m) && MayDrain(m) {
 			requested = append(requested, m)
 		}
 	}
@@ -318,7 +318,8 @@ func isRemediated(m *clusterv1.Machine, node *corev1.Node) bool {
 	return !m.DeletionTimestamp.IsZero() && (isRequested || isDeletedForIt && isAlone)
 }
 
-func isControlPlane(m *clusterv1.Machine) bool {
+// IsControlPlane reports whether a Machine is in the control plane of its Cluster: it waits for no turn, and counts in no limit.
+func IsControlPlane(m *clusterv1.Machine) bool {
 	_, is := m.Labels[clusterv1.MachineControlPlaneLabel]
 	return is
 }

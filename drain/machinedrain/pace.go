@@ -38,7 +38,7 @@ func ReplacementTimeout(policy *v1alpha1.MachineDrainPolicy) time.Duration {
 // ReleasedNow returns the drain of a Machine whose hook is removed now, nil if the next turn does not wait for the replacements of its
 // Pods. A Machine whose drain has timed out counts like one that was drained.
 func ReleasedNow(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node *corev1.Node, reason string, now time.Time) *EndedDrain {
-	if !AwaitsReplacements(policy) || isControlPlane(m) || !isResult(reason) {
+	if !AwaitsReplacements(policy) || IsControlPlane(m) || !isResult(reason) {
 		return nil
 	}
 	return &EndedDrain{UID: string(m.UID), Machine: m.Name, Policy: policy.Name, End: now, labels: labelsOf(node)}
@@ -48,7 +48,7 @@ func ReleasedNow(m *clusterv1.Machine, policy *v1alpha1.MachineDrainPolicy, node
 // manager that has just started knows no more of it if the status of the policy does not have it. The caller sets the policy.
 func ReleasedBefore(m *clusterv1.Machine) *EndedDrain {
 	condition := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.MachineNodeMaintenance)
-	if m.DeletionTimestamp.IsZero() || HasHook(m) || isControlPlane(m) || condition == nil || !isResult(condition.Reason) {
+	if m.DeletionTimestamp.IsZero() || HasHook(m) || IsControlPlane(m) || condition == nil || !isResult(condition.Reason) {
 		return nil
 	}
 	return &EndedDrain{UID: string(m.UID), Machine: m.Name, End: condition.LastTransitionTime.Time}

@@ -202,7 +202,7 @@ func replaced[T any](present, proposed []T, namespace string, object func(*T) cl
 func (c *Cluster) facts(ctx context.Context, m *Machine, f *family) (machinedrain.Facts, error) {
 	facts := machinedrain.Facts{Machine: m.Machine, ClusterDeleting: !m.Cluster.DeletionTimestamp.IsZero()}
 	for i := range m.Siblings {
-		if util.IsControlPlaneMachine(&m.Siblings[i]) && m.Siblings[i].DeletionTimestamp.IsZero() {
+		if machinedrain.IsControlPlane(&m.Siblings[i]) && m.Siblings[i].DeletionTimestamp.IsZero() {
 			facts.ControlPlaneMachines++
 		}
 	}

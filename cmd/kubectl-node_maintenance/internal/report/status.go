@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/cmd/kubectl-node_maintenance/internal/terminal"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
@@ -126,7 +126,7 @@ func StatusOf(machines []clusterv1.Machine, drains map[string]Drains) []ClusterS
 			key.kind, key.name = "MachineDeployment", name
 		} else if name, found := m.Labels[clusterv1.MachinePoolNameLabel]; found {
 			key.kind, key.name = "MachinePool", name
-		} else if util.IsControlPlaneMachine(m) {
+		} else if machinedrain.IsControlPlane(m) {
 			key.kind, key.name = "ControlPlane", m.Labels[clusterv1.MachineControlPlaneNameLabel]
 		}
 		if groups[key] == nil {
