@@ -5,6 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 var evacuations = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -22,10 +23,9 @@ func CountEviction() { evacuations.WithLabelValues("eviction").Inc() }
 // observeTransition counts the change of the active evacuator. All classes of third parties count as "other", since tenants can write any
 // class.
 func observeTransition(before, after *v1alpha1.Evacuation) {
-	to := after.ActiveEvacuator()
-	switch to {
-	case "", before.ActiveEvacuator():
-	case v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet:
+	switch to := after.ActiveEvacuator(); {
+	case to == "" || to == before.ActiveEvacuator():
+	case evacuation.IsBuiltIn(to):
 		evacuations.WithLabelValues(to).Inc()
 	default:
 		evacuations.WithLabelValues("other").Inc()

@@ -96,10 +96,16 @@ func serving(pod *corev1.Pod, podType v1alpha1.PodType) []v1alpha1.Evacuator {
 // for nothing, also where a user has listed them in the spec of an Evacuation.
 func Unserved(pod *corev1.Pod, podType v1alpha1.PodType) []string {
 	served := serving(pod, podType)
-	return slices.DeleteFunc([]string{
-		v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet,
-	}, func(class string) bool { return contains(served, class) })
+	return slices.DeleteFunc(slices.Clone(builtIn), func(class string) bool { return contains(served, class) })
 }
+
+// builtIn are the classes of the built-in evacuators.
+var builtIn = []string{
+	v1alpha1.EvacuatorClassDeployment, v1alpha1.EvacuatorClassStatefulSet, v1alpha1.EvacuatorClassDaemonSet, v1alpha1.EvacuatorClassKubelet,
+}
+
+// IsBuiltIn reports whether an evacuator class is built in. Tenants may write such a class into an Evacuation of any Pod, see Unserved.
+func IsBuiltIn(class string) bool { return slices.Contains(builtIn, class) }
 
 // SubjectOf describes the Pod of an Evacuation for Resolve. The policy in the annotation of the Evacuation applies: a tenant must not be
 // able to add an evacuator that the policy excludes by annotating the Pod. Next adds the evacuator of Deployments, see WithSurge. The terms
