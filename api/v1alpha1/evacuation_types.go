@@ -124,10 +124,10 @@ const (
 
 	// ReasonNamespaceTerminating means that the Namespace is being deleted and allows no evictions. Its Pods are deleted with it.
 	ReasonNamespaceTerminating = "NamespaceTerminating"
-	// ReasonBudgetRefused means that a PodDisruptionBudget allows no disruption.
-	ReasonBudgetRefused = "DisruptionBudgetRefused"
-	// ReasonBudgetUpdating means that the status of a PodDisruptionBudget is not up to date. The API server allows a retry later.
-	ReasonBudgetUpdating = "DisruptionBudgetUpdating"
+	// ReasonDisruptionBudgetRefused means that a PodDisruptionBudget allows no disruption.
+	ReasonDisruptionBudgetRefused = "DisruptionBudgetRefused"
+	// ReasonDisruptionBudgetUpdating means that the status of a PodDisruptionBudget is not up to date. The API server allows a retry later.
+	ReasonDisruptionBudgetUpdating = "DisruptionBudgetUpdating"
 	// ReasonMultipleBudgets means that more than one PodDisruptionBudget selects the Pod, which Kubernetes does not support.
 	ReasonMultipleBudgets = "MultipleBudgets"
 	// ReasonWebhookRefused means that an admission webhook denied the eviction.

@@ -21,9 +21,9 @@ const (
 	ReasonWaitingForTurn = "WaitingForTurn"
 	// ReasonMachineDraining means that the Node is being drained. The message says what the drain waits for.
 	ReasonMachineDraining = "Draining"
-	// ReasonMaintenanceNameTaken means that other NodeMaintenances, which do not serve this Machine and Node, have all names that the
+	// ReasonNodeMaintenanceNameTaken means that other NodeMaintenances, which do not serve this Machine and Node, have all names that the
 	// NodeMaintenance of this Node can have.
-	ReasonMaintenanceNameTaken = "NodeMaintenanceNameTaken"
+	ReasonNodeMaintenanceNameTaken = "NodeMaintenanceNameTaken"
 	// ReasonWaitingForVolumeDetach means that the Node is drained and has volumes that must be detached.
 	ReasonWaitingForVolumeDetach = "WaitingForVolumeDetach"
 	// ReasonTimedOut means that the drain timeout, or the timeout for volumes, was exceeded.

@@ -205,30 +205,30 @@ const (
 
 	// ReasonShutdownDelayed means that the agent delays a shutdown until the Node is drained.
 	ReasonShutdownDelayed = "ShutdownDelayed"
-	// ReasonDelayedTooShort means that the agent can delay a shutdown only for less time than the configuration requires.
-	ReasonDelayedTooShort = "DelayTooShort"
-	// ReasonShutdownByKubelet means that the kubelet's graceful shutdown is enabled and terminates the Pods.
-	ReasonShutdownByKubelet = "KubeletGracefulShutdown"
-	// ReasonNoSystemBus means that the agent cannot delay a shutdown. The message says why.
-	ReasonNoSystemBus = "ShutdownNotDelayed"
+	// ReasonDelayTooShort means that the agent can delay a shutdown only for less time than the configuration requires.
+	ReasonDelayTooShort = "DelayTooShort"
+	// ReasonKubeletGracefulShutdown means that the kubelet's graceful shutdown is enabled and terminates the Pods.
+	ReasonKubeletGracefulShutdown = "KubeletGracefulShutdown"
+	// ReasonShutdownNotDelayed means that the agent cannot delay a shutdown. The message says why.
+	ReasonShutdownNotDelayed = "ShutdownNotDelayed"
 	// ReasonNodeShutdown means that the Node shuts down, and that the agent delays this until the Node is drained. It stays until the agent
 	// runs again after the boot.
 	ReasonNodeShutdown = "NodeShutdown"
 	// ReasonShutdownDelayDisabled means that the configuration has a period of 0, so that the agent does nothing in a shutdown.
 	ReasonShutdownDelayDisabled = "ShutdownDelayDisabled"
-	// ReasonNoContainerRuntime means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods that
-	// remain on the drained Node, or all Pods without the API server.
-	ReasonNoContainerRuntime = "ContainerRuntimeUnavailable"
-	// ReasonKubeletUnread means that the agent cannot read the configuration and the Pods of the kubelet. It does not know the priorities of
-	// Pods, nor whether the kubelet's graceful shutdown is enabled. The message says why.
-	ReasonKubeletUnread = "KubeletUnavailable"
-	// ReasonKubeletNotStopped means that the agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts
-	// the Pods that the agent terminates. The message says why.
-	ReasonKubeletNotStopped = "KubeletCannotBeStopped"
+	// ReasonContainerRuntimeUnavailable means that the container runtime does not answer. In a shutdown, the agent cannot terminate the Pods
+	// that remain on the drained Node, or all Pods without the API server.
+	ReasonContainerRuntimeUnavailable = "ContainerRuntimeUnavailable"
+	// ReasonKubeletUnavailable means that the agent cannot read the configuration and the Pods of the kubelet. It does not know the priorities
+	// of Pods, nor whether the kubelet's graceful shutdown is enabled. The message says why.
+	ReasonKubeletUnavailable = "KubeletUnavailable"
+	// ReasonKubeletCannotBeStopped means that the agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which
+	// restarts the Pods that the agent terminates. The message says why.
+	ReasonKubeletCannotBeStopped = "KubeletCannotBeStopped"
 
-	// ReasonShutdownConfigInvalid means that the agent cannot use the configuration that applies to the Node. The message says why, and
+	// ReasonInvalidConfiguration means that the agent cannot use the configuration that applies to the Node. The message says why, and
 	// which configuration it uses instead.
-	ReasonShutdownConfigInvalid = "InvalidConfiguration"
+	ReasonInvalidConfiguration = "InvalidConfiguration"
 )
 
 // StaticPodsOf returns the value of StaticPodsOfLabel for a Node. It truncates the name to the maximum length of a label value.

@@ -63,7 +63,7 @@ func TestBackoffs(t *testing.T) {
 }
 
 func TestBackoffsOfRefusals(t *testing.T) {
-	webhook, budget := evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}
+	webhook, budget := evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused}, evacuation.Refusal{Reason: v1alpha1.ReasonDisruptionBudgetRefused}
 	// retry attempts the eviction whenever its backoff has ended, each time with the Pod as pod returns it, and returns the last backoff.
 	retry := func(b *backoffs, now *time.Time, refusals int, response evacuation.Refusal, pod func(i int) *corev1.Pod) time.Duration {
 		var last time.Duration

@@ -121,7 +121,7 @@ func (v *Evictor) evictSequentially(ctx context.Context, p *pass, budget *budget
 		}()
 		select {
 		case <-ended:
-			if reason := p.state.backoffs.refusal(each.Pod.UID); reason == v1alpha1.ReasonBudgetRefused || reason == v1alpha1.ReasonBudgetUpdating {
+			if reason := p.state.backoffs.refusal(each.Pod.UID); reason == v1alpha1.ReasonDisruptionBudgetRefused || reason == v1alpha1.ReasonDisruptionBudgetUpdating {
 				return // the API server would refuse the others, too, apart from Pods that are not ready: a later pass evicts these
 			}
 		case <-v.Clock.After(slowEviction):

@@ -31,7 +31,7 @@ func TestFinalAttempt(t *testing.T) {
 	drain.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
 	drain.Status.DrainTimeout = &v1alpha1.DrainTimeoutStatus{Deadline: metav1.NewTime(at(200)), ObservedTime: metav1.NewTime(now)}
 	refused := func(b *backoffs, at time.Time) {
-		b.refuse(pod, evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}, 0, at)
+		b.refuse(pod, evacuation.Refusal{Reason: v1alpha1.ReasonDisruptionBudgetRefused}, 0, at)
 		b.until["web"] = now.Add(260 * time.Second)
 	}
 	denied := func(b *backoffs, version string) {

@@ -114,7 +114,7 @@ func TestAwaitMaintenances(t *testing.T) {
 			p.cluster = types.NamespacedName{Namespace: "default", Name: "c"}
 			p.deleted = []clusterv1.Machine{*machine.DeepCopy()}
 			if tc.cannotBegin {
-				p.deleted[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonMaintenanceNameTaken}}
+				p.deleted[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Reason: v1alpha1.ReasonNodeMaintenanceNameTaken}}
 			}
 			_, err := p.collect(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())

@@ -106,11 +106,11 @@ func ofBudget(err error, response metav1.Status) refusal {
 	about := aboutBudget(response)
 	switch said := err.Error(); {
 	case workload.IsBudgetConflict(err):
-		return refusal{reason: v1alpha1.ReasonBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + said}
+		return refusal{reason: v1alpha1.ReasonDisruptionBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + said}
 	case strings.HasSuffix(about, stillProcessed):
-		return refusal{reason: v1alpha1.ReasonBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + about}
+		return refusal{reason: v1alpha1.ReasonDisruptionBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + about}
 	case about != "":
-		return refusal{reason: v1alpha1.ReasonBudgetRefused, message: about}
+		return refusal{reason: v1alpha1.ReasonDisruptionBudgetRefused, message: about}
 	case apierrors.IsInternalError(err) && strings.Contains(said, multipleBudgets):
 		return refusal{reason: v1alpha1.ReasonMultipleBudgets, message: "More than one PodDisruptionBudget selects this Pod, so Kubernetes cannot evict it"}
 	default:

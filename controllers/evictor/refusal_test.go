@@ -57,12 +57,15 @@ func TestRecordedRefusals(t *testing.T) {
 		"an admission policy with the reason Forbidden":        {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
 		"an admission policy that cannot be evaluated":         {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
 		"a mutating admission policy that cannot be evaluated": {v1alpha1.ReasonAdmissionPolicyRefused, "An admission policy refused the eviction: ", 0},
-		"a budget": {v1alpha1.ReasonBudgetRefused, "The disruption budget e64-exhausted needs 1 healthy pods and has 1 currently", 0},
+		"a budget": {v1alpha1.ReasonDisruptionBudgetRefused, "The disruption budget e64-exhausted needs 1 healthy pods and has 1 currently", 0},
 		"a budget that is being updated": {
-			v1alpha1.ReasonBudgetUpdating, "The PodDisruptionBudget is being updated: The disruption budget e64-processed is still being processed by the server.",
+			v1alpha1.ReasonDisruptionBudgetUpdating,
+			"The PodDisruptionBudget is being updated: The disruption budget e64-processed is still being processed by the server.",
 			10 * time.Second,
 		},
-		"a budget with many evictions":      {v1alpha1.ReasonBudgetRefused, `poddisruptionbudget.policy "e64-full" is forbidden: DisruptedPods map too big`, 0},
+		"a budget with many evictions": {
+			v1alpha1.ReasonDisruptionBudgetRefused, `poddisruptionbudget.policy "e64-full" is forbidden: DisruptedPods map too big`, 0,
+		},
 		"two budgets":                       {v1alpha1.ReasonMultipleBudgets, "More than one PodDisruptionBudget selects this Pod", 0},
 		"a namespace that is being deleted": {v1alpha1.ReasonNamespaceTerminating, "The namespace is being deleted: ", 0},
 		"authorization": {
@@ -100,7 +103,8 @@ func TestRefusal(t *testing.T) {
 	}{
 		{
 			"E18: a budget that other writes keep from being updated",
-			apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "web", errors.New("modified")), v1alpha1.ReasonBudgetUpdating,
+			apierrors.NewConflict(schema.GroupResource{Group: "policy", Resource: "poddisruptionbudgets"}, "web", errors.New("modified")),
+			v1alpha1.ReasonDisruptionBudgetUpdating,
 			"The PodDisruptionBudget is being updated: ",
 		},
 		{

@@ -164,7 +164,7 @@ func (r *Reconciler) refuseFound(ctx context.Context, s *scope) (outcome, error)
 	case skip != machinedrain.NotSkipped && !isRunning:
 		return s.skip(skip), nil
 	case s.found.Name == "":
-		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
+		return outcome{action: wait, blind: true, reason: v1alpha1.ReasonNodeMaintenanceNameTaken, message: s.found.TakenMessage()}, nil
 	case m != nil && m.Spec.Stage == v1alpha1.StageComplete: // stages only move forward
 		return outcome{
 				action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "NodeMaintenance " + m.Name + " was completed by another actor; recreating it",

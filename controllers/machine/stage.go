@@ -145,7 +145,7 @@ func (r *Reconciler) endOrphaned(ctx context.Context, s *scope) (reconcile.Resul
 // pollStage returns after how long a maintenance without deletion is reconciled again, if no event triggers it. Neither the creation of a
 // Node nor the deletion of another author's NodeMaintenance triggers one.
 func (s *scope) pollStage(reason string) time.Duration {
-	if s.node == nil && reason == v1alpha1.ReasonMachineCordoning || reason == v1alpha1.ReasonMaintenanceNameTaken {
+	if s.node == nil && reason == v1alpha1.ReasonMachineCordoning || reason == v1alpha1.ReasonNodeMaintenanceNameTaken {
 		return pollInterval
 	}
 	return 0

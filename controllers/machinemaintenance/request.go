@@ -123,7 +123,7 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 		return present, nil, nil // requested for another purpose; its deletion triggers a reconciliation
 	}
 	if found.Name == "" {
-		return nil, &Problem{Reason: v1alpha1.ReasonMaintenanceNameTaken, Message: found.TakenMessage()}, nil
+		return nil, &Problem{Reason: v1alpha1.ReasonNodeMaintenanceNameTaken, Message: found.TakenMessage()}, nil
 	}
 	r.DaemonSetPods = machinedrain.DaemonSetPods(r.Policy, present)
 	desired, problem, err := q.Desired(ctx, r, found, node)

@@ -101,12 +101,12 @@ func (a Action) evict(e *v1alpha1.Evacuation, now time.Time) {
 // evicted. It changes nothing if the Evacuation already says so.
 func (a Action) awaitTermination(e *v1alpha1.Evacuation, now time.Time) {
 	switch a.Reason {
-	case ReasonTerminating:
+	case ReasonPodTerminating:
 		if !PodWasObserved(e) {
 			e.Status.Message = a.Message
 		}
 		return
-	case ReasonStillTerminating:
+	case ReasonPodStillTerminating:
 		if e.Status.Message == "" {
 			e.Status.Message = a.Message
 		}
@@ -150,7 +150,7 @@ func Refused(e *v1alpha1.Evacuation, reason, why string, now time.Time) {
 // refusals are the reasons of an eviction that is attempted later without an event: it was refused, or a budget was deleted a moment ago.
 // Not among them are the reasons that the evictor also finds without a request.
 var refusals = ofAdmission.Union(sets.New(
-	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonBudgetRefused, v1alpha1.ReasonBudgetUpdating, v1alpha1.ReasonNoResponse,
+	v1alpha1.ReasonNamespaceTerminating, v1alpha1.ReasonDisruptionBudgetRefused, v1alpha1.ReasonDisruptionBudgetUpdating, v1alpha1.ReasonNoResponse,
 	v1alpha1.ReasonEvictionRefused, string(budgets.BudgetRemoved),
 ))
 

@@ -35,19 +35,19 @@ const (
 
 // Reasons of the condition Evicting of Evacuations, in addition to those of v1alpha1.
 const (
-	// ReasonDrainEnds means that the Pod is evicted because the time until the drain timeout is too short for evacuators.
-	ReasonDrainEnds = "DrainEndsSoon"
-	// ReasonNeverEvicted is the reason of Evicting=False: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods are
-	// never evicted.
-	ReasonNeverEvicted = "PodTypeNeverEvicted"
+	// ReasonDrainEndsSoon means that the Pod is evicted because the time until the drain timeout is too short for evacuators.
+	ReasonDrainEndsSoon = "DrainEndsSoon"
+	// ReasonPodTypeNeverEvicted is the reason of Evicting=False: no evacuator is left, but Pods of DaemonSets and mirror Pods of static Pods
+	// are never evicted.
+	ReasonPodTypeNeverEvicted = "PodTypeNeverEvicted"
 )
 
 // Reasons of AwaitTermination that are no reasons of conditions.
 const (
-	// ReasonTerminating means that the Pod is terminating.
-	ReasonTerminating = "PodTerminating"
-	// ReasonStillTerminating means that the Pod has been terminating for longer than ReportTermination.
-	ReasonStillTerminating = "PodStillTerminating"
+	// ReasonPodTerminating means that the Pod is terminating.
+	ReasonPodTerminating = "PodTerminating"
+	// ReasonPodStillTerminating means that the Pod has been terminating for longer than ReportTermination.
+	ReasonPodStillTerminating = "PodStillTerminating"
 )
 
 // Input is the input of Next, which does not change it.
@@ -157,7 +157,7 @@ func withinDrain(in Input, action Action) Action {
 	}
 	last := lastEviction(in)
 	if !in.Now.Before(last) {
-		return in.exhausted(ReasonDrainEnds,
+		return in.exhausted(ReasonDrainEndsSoon,
 			fmt.Sprintf("The drain times out at %s, too soon for evacuators", in.DrainEnds.UTC().Format(time.RFC3339)))
 	}
 	if last.Before(action.Deadline) {
@@ -170,14 +170,14 @@ func withinDrain(in Input, action Action) Action {
 func awaitTermination(in Input) Action {
 	since := in.TerminatingSince
 	if reportAt := since.Add(ReportTermination); since.IsZero() || in.Now.Before(reportAt) {
-		action := Action{Kind: AwaitTermination, Reason: ReasonTerminating, Message: "The Pod is terminating."}
+		action := Action{Kind: AwaitTermination, Reason: ReasonPodTerminating, Message: "The Pod is terminating."}
 		if !since.IsZero() {
 			action.Deadline = reportAt
 		}
 		return action
 	}
 	return Action{
-		Kind: AwaitTermination, Reason: ReasonStillTerminating,
+		Kind: AwaitTermination, Reason: ReasonPodStillTerminating,
 		Message: fmt.Sprintf("The Pod has been terminating since %s.", since.UTC().Format(time.RFC3339)),
 	}
 }
@@ -302,7 +302,7 @@ func (in Input) exhausted(reason, why string) Action {
 	default:
 		return Action{
 			Kind:    AwaitTermination,
-			Reason:  ReasonNeverEvicted,
+			Reason:  ReasonPodTypeNeverEvicted,
 			Message: fmt.Sprintf("%s. Pods of type %s are never evicted.", why, in.Pod.Type),
 		}
 	}

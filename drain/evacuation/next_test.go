@@ -204,7 +204,7 @@ func TestNextReservesTimeForTheEviction(t *testing.T) {
 		},
 		{
 			"E14: waits for the evacuator again when the drain timeout is extended",
-			anEvacuation("a:1").turnOf("a", 0).evicting(evacuation.ReasonDrainEnds, "x").drainEnds(time.Hour).at(19 * time.Minute), "AwaitEvacuator a until 30m0s",
+			anEvacuation("a:1").turnOf("a", 0).evicting(evacuation.ReasonDrainEndsSoon, "x").drainEnds(time.Hour).at(19 * time.Minute), "AwaitEvacuator a until 30m0s",
 		},
 		{
 			"E15: reserves no time for a Pod that is never evicted",

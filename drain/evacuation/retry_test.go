@@ -38,11 +38,11 @@ func TestRefusalBackoff(t *testing.T) {
 		{"E14: doubles up to 15 minutes without a response", evacuation.Refusal{Reason: v1alpha1.ReasonNoResponse, Took: 40 * time.Second}, 40, 0, 15 * time.Minute},
 		{
 			"E14: doubles up to 15 minutes after a refusal of a budget, whatever the response asks for",
-			evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused, RetryAfter: 10 * time.Second}, 40, 0, 15 * time.Minute,
+			evacuation.Refusal{Reason: v1alpha1.ReasonDisruptionBudgetRefused, RetryAfter: 10 * time.Second}, 40, 0, 15 * time.Minute,
 		},
 		{
 			"E14: starts with 1 s after a refusal of a budget",
-			evacuation.Refusal{Reason: v1alpha1.ReasonBudgetUpdating, RetryAfter: 10 * time.Second}, 1, 0, time.Second,
+			evacuation.Refusal{Reason: v1alpha1.ReasonDisruptionBudgetUpdating, RetryAfter: 10 * time.Second}, 1, 0, time.Second,
 		},
 		{"E65: is as long as the response asks for", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: 45 * time.Second}, 1, 0, 45 * time.Second},
 		{"E65: is a minute at most", evacuation.Refusal{Reason: v1alpha1.ReasonWebhookRefused, RetryAfter: time.Hour}, 40, 0, time.Minute},
@@ -67,9 +67,9 @@ func TestRefusalBackoff(t *testing.T) {
 			Reason: v1alpha1.ReasonAPIServerBusy, InCluster: 1000, RetryAfter: 55 * time.Second,
 		}, 40, 0, 55 * time.Second},
 		{"E14: starts with 1 s after a refusal of a budget while admission refuses many Pods", evacuation.Refusal{
-			Reason: v1alpha1.ReasonBudgetRefused, InCluster: 2700,
+			Reason: v1alpha1.ReasonDisruptionBudgetRefused, InCluster: 2700,
 		}, 1, 0, time.Second},
-		{"E14: has jitter after a refusal of a budget", evacuation.Refusal{Reason: v1alpha1.ReasonBudgetRefused}, 40, 1, 12 * time.Minute},
+		{"E14: has jitter after a refusal of a budget", evacuation.Refusal{Reason: v1alpha1.ReasonDisruptionBudgetRefused}, 40, 1, 12 * time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := test.refusal.Backoff(test.refusals, test.jitter); got != test.want {
@@ -95,7 +95,7 @@ func TestChangeBackoff(t *testing.T) {
 		{"E65: an admission policy may look at the Pod", v1alpha1.ReasonAdmissionPolicyRefused, 0, 1, time.Second, true},
 		{"E65: no change of the Pod makes the API server less busy", v1alpha1.ReasonAPIServerBusy, 0, 1, 0, false},
 		{"E65: no change of the Pod starts a webhook", v1alpha1.ReasonAdmissionFailed, 0, 1, 0, false},
-		{"E14: events of a budget are not those of the Pod", v1alpha1.ReasonBudgetRefused, 0, 1, 0, false},
+		{"E14: events of a budget are not those of the Pod", v1alpha1.ReasonDisruptionBudgetRefused, 0, 1, 0, false},
 		{"E14: no refusal", "", 0, 1, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

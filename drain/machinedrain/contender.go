@@ -294,7 +294,7 @@ func IsReportedBlocked(m *clusterv1.Machine) bool {
 
 // blockedReasons are the reasons of the conditions of Machines whose drains are blocked.
 var blockedReasons = []string{
-	v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster,
+	v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonNodeMaintenanceNameTaken, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonWaitingForWorkloadCluster,
 }
 
 func compareContenders(a, b Contender) int {

@@ -313,10 +313,10 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownDelayDisabled
 		condition.Message = strings.TrimSpace("The configuration has a shutdownGracePeriod of 0: the agent does not delay a shutdown. " + o.Settings.Problem)
 	case !lock.Delays() && !lock.Preparing:
-		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoSystemBus
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownNotDelayed
 		condition.Message = "The agent cannot delay a shutdown of the Node: " + lock.Problem
 	case o.Kubelet.TerminatesPods:
-		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonShutdownByKubelet
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletGracefulShutdown
 		condition.Message = "The kubelet's graceful shutdown (shutdownGracePeriod) is enabled and terminates the Pods. The agent only creates a NodeMaintenance."
 	case lock.Preparing && o.Requested:
 		condition.Reason = v1alpha1.ReasonNodeShutdown
@@ -324,21 +324,21 @@ func (o Observed) Condition(lock logind.State) corev1.NodeCondition {
 			"The kubelet still starts Pods that are bound to the Node. The agent terminates them before the Node powers off.",
 			shutdown.Budget(o.Settings.Config, lock.DelayMax))
 	case o.Runtime.Problem != "":
-		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonNoContainerRuntime
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonContainerRuntimeUnavailable
 		condition.Message = "The container runtime does not answer. In a shutdown, the Node is drained, but the agent cannot terminate the Pods that remain. " +
 			"Start the runtime, or fix the agent's flag --container-runtime and its volumes: " + o.Runtime.Problem
 	case o.Unread != "":
-		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletUnread
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletUnavailable
 		condition.Message = "The agent delays a shutdown until the Node is drained, but terminates the Pods that remain without regard to their priority, also " +
 			"if the kubelet's graceful shutdown is enabled: it cannot read the kubelet's configuration and Pods. Nodes need kubelet v1.33 or later: " + o.Unread
 	case o.Kubelet.Problem != "":
-		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletNotStopped
+		condition.Status, condition.Reason = corev1.ConditionFalse, v1alpha1.ReasonKubeletCannotBeStopped
 		condition.Message = "The agent delays a shutdown until the Node is drained, but cannot stop the kubelet, which restarts the Pods that the agent " +
 			"terminates: " + o.Kubelet.Problem
 	case o.Settings.Problem != "":
-		condition.Reason, condition.Message = v1alpha1.ReasonShutdownConfigInvalid, o.Settings.Problem
+		condition.Reason, condition.Message = v1alpha1.ReasonInvalidConfiguration, o.Settings.Problem
 	case lock.Problem != "":
-		condition.Reason, condition.Message = v1alpha1.ReasonDelayedTooShort, lock.Problem
+		condition.Reason, condition.Message = v1alpha1.ReasonDelayTooShort, lock.Problem
 	default:
 		condition.Reason, condition.Message = v1alpha1.ReasonShutdownDelayed,
 			fmt.Sprintf("The agent delays a shutdown until the Node is drained, for at most %s.", shutdown.Budget(o.Settings.Config, lock.DelayMax))
@@ -375,7 +375,7 @@ func (a *Agent) setCondition(ctx context.Context, node *corev1.Node, wanted core
 		return
 	}
 	writes.written = true
-	if wanted.Status != corev1.ConditionTrue && wanted.Reason != v1alpha1.ReasonShutdownDelayDisabled || wanted.Reason == v1alpha1.ReasonShutdownConfigInvalid {
+	if wanted.Status != corev1.ConditionTrue && wanted.Reason != v1alpha1.ReasonShutdownDelayDisabled || wanted.Reason == v1alpha1.ReasonInvalidConfiguration {
 		a.recordEvent(ctx, corev1.EventTypeWarning, wanted.Reason, wanted.Message)
 	}
 }

@@ -86,13 +86,13 @@ func TestCondition(t *testing.T) {
 		invalid.Problem = "Cannot use it."
 		condition := observed(invalid).Condition(held)
 		g.Expect(condition.Status).To(Equal(corev1.ConditionTrue))
-		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonShutdownConfigInvalid))
+		g.Expect(condition.Reason).To(Equal(v1alpha1.ReasonInvalidConfiguration))
 		g.Expect(condition.Message).To(Equal("Cannot use it."))
 	})
 	t.Run("S2: is False where logind allows no delay, although it grants the lock", func(t *testing.T) {
 		g := NewWithT(t)
 		none := logind.State{Held: true, Problem: "logind delays a shutdown for at most 0s"}
-		g.Expect(observed(patient).Condition(none)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonNoSystemBus),
+		g.Expect(observed(patient).Condition(none)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonShutdownNotDelayed),
 			HaveField("Message", HaveSuffix(none.Problem))))
 		g.Expect(observed(patient).Ready(none)).To(BeFalse())
 	})
@@ -104,7 +104,7 @@ func TestCondition(t *testing.T) {
 		o.Runtime = o.Runtime.Observe(refused)
 		g.Expect(o.Condition(held).Status).To(Equal(corev1.ConditionTrue), "a runtime restarts within seconds")
 		o.Runtime = o.Runtime.Observe(refused)
-		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonNoContainerRuntime),
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonContainerRuntimeUnavailable),
 			HaveField("Message", ContainSubstring("connection refused"))))
 		g.Expect(o.Ready(held)).To(BeFalse())
 		o.Runtime = o.Runtime.Observe(errors.New("deadline exceeded"))
@@ -117,17 +117,17 @@ func TestCondition(t *testing.T) {
 		g := NewWithT(t)
 		o := observed(patient)
 		o.Kubelet.Problem = "it runs, but not as kubelet.service"
-		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletNotStopped),
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletCannotBeStopped),
 			HaveField("Message", ContainSubstring(o.Kubelet.Problem))))
 		o.Kubelet.TerminatesPods = true
 		g.Expect((nodeagent.Observed{Settings: patient, Kubelet: o.Kubelet}).Ready(held)).To(BeTrue(), "it needs no container runtime")
-		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonShutdownByKubelet))
+		g.Expect(o.Condition(held).Reason).To(Equal(v1alpha1.ReasonKubeletGracefulShutdown))
 	})
 	t.Run("S82: is False while the agent has not read the kubelet's configuration and Pods", func(t *testing.T) {
 		g := NewWithT(t)
 		o := observed(patient)
 		o.Unread = "requesting /pods from the kubelet: 403 Forbidden"
-		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletUnread),
+		g.Expect(o.Condition(held)).To(And(HaveField("Status", corev1.ConditionFalse), HaveField("Reason", v1alpha1.ReasonKubeletUnavailable),
 			HaveField("Message", HaveSuffix(o.Unread))))
 	})
 	t.Run("S63: is False and ready where the configuration disables the delay", func(t *testing.T) {

@@ -116,7 +116,7 @@ var _ = Describe("The node agent", Ordered, Label("agent"), func() {
 		Eventually(func(g Gomega) {
 			g.Expect(get(ctx, g, w.Client, &corev1.Node{ObjectMeta: named("", name)}).Status.Conditions).To(ContainElement(
 				And(HaveField("Type", corev1.NodeConditionType(v1alpha1.NodeAgentReady)), HaveField("Status", corev1.ConditionFalse),
-					HaveField("Reason", v1alpha1.ReasonShutdownByKubelet))))
+					HaveField("Reason", v1alpha1.ReasonKubeletGracefulShutdown))))
 			g.Expect(locksOf(ctx, g, name)).To(And(ContainSubstring("kubelet "), ContainSubstring("node-agent ")))
 		}, eventually, pace).Should(Succeed())
 		// The drain skips these Pods, so that only the kubelet terminates them.

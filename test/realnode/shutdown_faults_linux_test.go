@@ -61,11 +61,11 @@ func TestShutdownWithFaults(t *testing.T) {
 		show, err := realnode.Hide(agents[0], filepath.Dir(spec.ContainerdSocket)) // from its next connection on
 		s.Expect(err).NotTo(HaveOccurred())
 		s.Expect(node.StopContainerd()).To(Succeed())
-		s.awaitReason("runtime", v1alpha1.ReasonNoContainerRuntime)
+		s.awaitReason("runtime", v1alpha1.ReasonContainerRuntimeUnavailable)
 		s.Expect(s.agentCondition(s, "runtime").Status).To(Equal(corev1.ConditionFalse))
 		s.Expect(node.StartContainerd()).To(Succeed())
 		s.awaitReadiness(node, corev1.ConditionFalse) // the kubelet uses the runtime again, and runs the probe, but the agent does not
-		s.Expect(s.agentCondition(s, "runtime").Reason).To(Equal(v1alpha1.ReasonNoContainerRuntime))
+		s.Expect(s.agentCondition(s, "runtime").Reason).To(Equal(v1alpha1.ReasonContainerRuntimeUnavailable))
 		s.Expect(show()).To(Succeed())
 		s.awaitReadiness(node, corev1.ConditionTrue)
 		s.awaitRuntime(node)

@@ -280,7 +280,7 @@ func TestShutdown(t *testing.T) {
 		s.configure("{shutdownGracePeriod: 600s, shutdownGracePeriodCriticalPods: 20s}")
 		defer s.configure("{shutdownGracePeriod: 60s, shutdownGracePeriodCriticalPods: 20s}")
 		node := s.node(realnode.Options{Name: "unit", KubeletUnit: "k3s-agent.service"})
-		s.awaitReason("unit", v1alpha1.ReasonKubeletNotStopped)
+		s.awaitReason("unit", v1alpha1.ReasonKubeletCannotBeStopped)
 		s.Expect(s.agentCondition(s, "unit").Status).To(Equal(corev1.ConditionFalse))
 		s.create(s.workload.Client, tolerateAll(daemonSet("y-logs", node.Name())))
 		s.awaitStarted(node, "y-logs", 1)
@@ -292,11 +292,11 @@ func TestShutdown(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "kubelet", ShutdownGracePeriod: 20 * time.Second, ShutdownGracePeriodCriticalPods: 5 * time.Second})
 		s.run(node, realnode.NewPod("u-regular", "2s"))
-		s.awaitReason("kubelet", v1alpha1.ReasonShutdownByKubelet)
+		s.awaitReason("kubelet", v1alpha1.ReasonKubeletGracefulShutdown)
 		s.Eventually(func(g Gomega) {
 			events := &corev1.EventList{}
 			g.Expect(s.workload.Client.List(s.Context(), events, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
-			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", v1alpha1.ReasonShutdownByKubelet), HaveField("InvolvedObject.Name", "kubelet"))))
+			g.Expect(events.Items).To(ContainElement(And(HaveField("Reason", v1alpha1.ReasonKubeletGracefulShutdown), HaveField("InvolvedObject.Name", "kubelet"))))
 		}, eventually, pace).Should(Succeed())
 		s.Expect(node.PowerButton()).To(Succeed())
 		journal := s.expectPoweredOff(node)
@@ -308,7 +308,7 @@ func TestShutdown(t *testing.T) {
 	t.Run("S2, S6: where logind allows less time than configured, the agent reports it and releases the lock before logind's deadline", func(t *testing.T) {
 		s := root.sub(t)
 		node := s.node(realnode.Options{Name: "short", InhibitDelayMax: 10 * time.Second})
-		s.awaitReason("short", v1alpha1.ReasonDelayedTooShort)
+		s.awaitReason("short", v1alpha1.ReasonDelayTooShort)
 		s.run(node, realnode.NewPod("s-stuck", "forever", realnode.Grace(600)), realnode.NewPod("s-quick", "500ms"))
 		s.Expect(node.PowerButton()).To(Succeed())
 		s.expectGraceful(s.expectPoweredOff(node), "s-quick")
@@ -372,7 +372,7 @@ func TestShutdown(t *testing.T) {
 		s.Eventually(func() bool { return s.unschedulable("allowed") }, eventually, pace).Should(BeFalse())
 
 		s.selectConfiguration("allowed", "null")
-		s.awaitReason("allowed", v1alpha1.ReasonDelayedTooShort)
+		s.awaitReason("allowed", v1alpha1.ReasonDelayTooShort)
 		_, err := node.ReadFile(spec.LogindDropIns + "/90-node-maintenance.conf")
 		s.Expect(err).To(HaveOccurred(), "the agent must remove its drop-in")
 	})

@@ -261,7 +261,7 @@ func TestStaticPods(t *testing.T) {
 	t.Run("S13: without the system bus, the agent reports it and still holds static Pods", func(t *testing.T) {
 		s := root.sub(t)
 		s.Expect(node.StopDBus()).To(Succeed())
-		s.Eventually(func() string { return s.agentCondition(s, "n1").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonNoSystemBus))
+		s.Eventually(func() string { return s.agentCondition(s, "n1").Reason }, eventually, pace).Should(Equal(v1alpha1.ReasonShutdownNotDelayed))
 		second := maintenance.DeepCopy()
 		second.Name = "without-bus"
 		s.create(s.workload.Client, second)

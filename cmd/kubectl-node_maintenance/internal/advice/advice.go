@@ -131,10 +131,10 @@ var byReason = map[string]advice{
 	forecast.ReasonWaitingForNodes: {
 		"Increase maxParallelNodes of the NodeMaintenance, or fix what blocks the other Nodes.", "a-node-waits-for-other-nodes-of-its-nodemaintenance",
 	},
-	v1alpha1.ReasonInvalidDrainRule:     {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
-	v1alpha1.ReasonPolicyNotDecodable:   {"Fix or delete the MachineDrainPolicy that is named.", "a-machinedrainpolicy-cannot-be-decoded"},
-	ReasonPaused:                        {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
-	v1alpha1.ReasonMaintenanceNameTaken: {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
+	v1alpha1.ReasonInvalidDrainRule:         {"Fix or delete the MachineDrainRule.", "a-machinedrainrule-is-invalid"},
+	v1alpha1.ReasonPolicyNotDecodable:       {"Fix or delete the MachineDrainPolicy that is named.", "a-machinedrainpolicy-cannot-be-decoded"},
+	ReasonPaused:                            {"Unpause it.", "the-machine-has-the-hook-but-no-condition"},
+	v1alpha1.ReasonNodeMaintenanceNameTaken: {"Delete the NodeMaintenance that is named.", "the-name-of-its-nodemaintenance-is-taken"},
 	v1alpha1.ReasonWaitingForPreDrainHook: {
 		"Ask the owner of the hook. If it waits for this drain, name the hook in ignoredPreDrainHooks of the MachineDrainPolicy.",
 		"another-pre-drain-hook-holds-the-drain",
@@ -173,7 +173,7 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonAdmissionFailed:               {"Fix the admission webhook.", sectionAdmit},
 	v1alpha1.ReasonNoResponse:                    {"Check the admission webhooks: one may be slow.", sectionAdmit},
 	v1alpha1.ReasonEvictionRefused:               {"", sectionAdmit},
-	v1alpha1.ReasonBudgetRefused:                 {"", sectionBudget},
+	v1alpha1.ReasonDisruptionBudgetRefused:       {"", sectionBudget},
 	v1alpha1.ReasonMachineDraining:               {"", "the-reason-is-draining-and-the-message-names-no-pods"},
 	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
 	v1alpha1.ReasonDaemonSetPodsNotRecreated:     {"", "pods-of-a-daemonset-stay"},

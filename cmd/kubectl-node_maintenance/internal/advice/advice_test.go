@@ -16,7 +16,7 @@ import (
 
 func TestReasonsOfMachines(t *testing.T) {
 	for _, reason := range []string{
-		v1alpha1.ReasonMachineDraining, v1alpha1.ReasonWaitingForTurn, v1alpha1.ReasonInvalidDrainRule, v1alpha1.ReasonMaintenanceNameTaken,
+		v1alpha1.ReasonMachineDraining, v1alpha1.ReasonWaitingForTurn, v1alpha1.ReasonInvalidDrainRule, v1alpha1.ReasonNodeMaintenanceNameTaken,
 		v1alpha1.ReasonWaitingForVolumeDetach, v1alpha1.ReasonWaitingForWorkloadCluster, v1alpha1.ReasonCRDNotServed, v1alpha1.ReasonNotManaged,
 		v1alpha1.ReasonHandedOver, v1alpha1.ReasonHookRemoved, v1alpha1.ReasonReconcileFailed, v1alpha1.ReasonTimedOut, v1alpha1.ReasonSkipped,
 		v1alpha1.ReasonPolicyNotDecodable, v1alpha1.ReasonWaitingForPreDrainHook, v1alpha1.ReasonCordonFailed,

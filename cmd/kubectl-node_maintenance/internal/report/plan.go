@@ -286,7 +286,7 @@ func MachineDrain(m *observe.Machine, node *corev1.Node, intent Intent, observed
 		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonInvalidDrainRule, problem.String()))
 	}
 	if intent.Taken != "" && intent.Maintenance.Name == "" {
-		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonMaintenanceNameTaken, intent.Taken))
+		d.Blockers = append(d.Blockers, problemOf(v1alpha1.ReasonNodeMaintenanceNameTaken, intent.Taken))
 	}
 	if !intent.Turn.Now() {
 		d.Delays = append(d.Delays, problemOf(v1alpha1.ReasonWaitingForTurn, intent.Turn.Message(m.Cluster.Name)))
