@@ -40,7 +40,7 @@ func TestHandlersReadNoNodesThatAreNotObserved(t *testing.T) {
 	}}}}
 	for name, handle := range map[string]func(context.Context, *workload.Clusters){
 		"R80: an event of a NodeMaintenance": func(ctx context.Context, c *workload.Clusters) {
-			(&Reconciler{Clusters: c}).itselfAndNeighbours(key)(ctx, m)
+			(&Reconciler{Clusters: c}).itselfAndNeighbors(key)(ctx, m)
 		},
 		"R80: the deletion of a NodeMaintenance that selects Nodes by label": func(ctx context.Context, c *workload.Clusters) {
 			(&Sweeper{Clusters: c, Maintenances: &machinemaintenance.Requester{}}).nodesOf(ctx, key, m)
@@ -172,6 +172,6 @@ func TestEmptyNameOfANode(t *testing.T) {
 		g := NewWithT(t)
 		machines := maintenanceOf("of-a-machine", "one")
 		s := &scope{client: reader, maintenance: machines, before: machines.DeepCopy(), nodes: []*corev1.Node{node}, now: time.Now()}
-		g.Expect(findNeighbours(t.Context(), s)).To(Succeed())
+		g.Expect(findNeighbors(t.Context(), s)).To(Succeed())
 	})
 }

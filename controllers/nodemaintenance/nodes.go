@@ -38,7 +38,7 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (err error) {
 	for i := range s.nodes {
 		s.nodes[i] = r.latest(s, s.nodes[i])
 	}
-	if err := findNeighbours(ctx, s); err != nil {
+	if err := findNeighbors(ctx, s); err != nil {
 		return err
 	}
 	return r.findSuspended(ctx, s)
@@ -56,9 +56,9 @@ func (r *Reconciler) findSuspended(ctx context.Context, s *scope) error {
 	return suspension.Err()
 }
 
-// findNeighbours finds the NodeMaintenances that share Nodes with this one and, transitively through those in stage Drain, all that share
+// findNeighbors finds the NodeMaintenances that share Nodes with this one and, transitively through those in stage Drain, all that share
 // Nodes with them: the targets of all of them are decided together. The result may contain more NodeMaintenances than that.
-func findNeighbours(ctx context.Context, s *scope) error {
+func findNeighbors(ctx context.Context, s *scope) error {
 	s.drainedBy = map[string][]*corev1.Node{}
 	asked, seen := sets.New(nodeNames(s.nodes)...).Union(nodesInStatus(s.before)), sets.New(s.maintenance.Name)
 	for next := sets.List(asked); len(next) > 0; {
@@ -337,10 +337,10 @@ func keysWhere(maintenances []v1alpha1.NodeMaintenance, condition func(*v1alpha1
 	return keys
 }
 
-// itselfAndNeighbours maps a NodeMaintenance to itself and to those that share Nodes with it, since its progress affects their targets and
+// itselfAndNeighbors maps a NodeMaintenance to itself and to those that share Nodes with it, since its progress affects their targets and
 // whether they may restore the Nodes. Until the Nodes are observed it reads none: a request would delay all events of the workload cluster.
 // Once they are, all NodeMaintenances have an event.
-func (r *Reconciler) itselfAndNeighbours(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
+func (r *Reconciler) itselfAndNeighbors(cluster types.NamespacedName) func(context.Context, *v1alpha1.NodeMaintenance) []types.NamespacedName {
 	return func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 		itself := []types.NamespacedName{client.ObjectKeyFromObject(m)}
 		remoteClient, err := r.Clusters.Client(ctx, cluster)

@@ -72,7 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("nodemaintenance-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
-			workload.EnqueueObjects(cluster, r.itselfAndNeighbours(cluster)),
+			workload.EnqueueObjects(cluster, r.itselfAndNeighbors(cluster)),
 			predicate.TypedResourceVersionChangedPredicate[*v1alpha1.NodeMaintenance]{}),
 		workload.Watch("nodemaintenance-Nodes", r.controller, &corev1.Node{},
 			expectations.Observing(r.written, cluster, workload.EnqueueObjects(cluster, func(ctx context.Context, node *corev1.Node) []types.NamespacedName {

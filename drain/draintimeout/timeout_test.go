@@ -277,7 +277,7 @@ func TestDeleteAt(t *testing.T) {
 	})
 }
 
-func TestCallAt(t *testing.T) {
+func TestFinalAttemptAt(t *testing.T) {
 	for _, tc := range []struct {
 		name                 string
 		timeout, gracePeriod time.Duration
@@ -314,7 +314,7 @@ func drawDrain(t *rapid.T) (drain draintimeout.Drain, timeout, gracePeriod time.
 
 // TestAskedBeforeDeleted: no Pod is deleted in the 10 s after its final eviction attempt, or in half of the timeout if that is shorter,
 // unless its eviction was refused, and each attempt is made before the end.
-func TestAskedBeforeDeleted(t *testing.T) { // M13
+func TestFinalAttemptBeforeDeletion(t *testing.T) { // M13
 	rapid.Check(t, func(t *rapid.T) {
 		drain, timeout, gracePeriod := drawDrain(t)
 		asked, deleted := drain.FinalAttemptAt(gracePeriod), drain.DeleteAt(gracePeriod, nil)
@@ -325,7 +325,7 @@ func TestAskedBeforeDeleted(t *testing.T) { // M13
 	})
 }
 
-func TestCalled(t *testing.T) {
+func TestGetsFinalAttempt(t *testing.T) {
 	verdict := func(behavior v1alpha1.DrainBehavior) rules.Verdict { return rules.Verdict{Behavior: behavior} }
 	drain, completes := verdict(v1alpha1.DrainBehaviorDrain), verdict(v1alpha1.DrainBehaviorWaitCompleted)
 	for name, tc := range map[string]struct {
@@ -351,7 +351,7 @@ func TestCalled(t *testing.T) {
 	}
 }
 
-func TestAsked(t *testing.T) {
+func TestAttempted(t *testing.T) {
 	silent, evicting := &v1alpha1.Evacuation{}, &v1alpha1.Evacuation{}
 	evicting.Status.Conditions = []metav1.Condition{{Type: v1alpha1.EvacuationEvicting, Status: metav1.ConditionTrue, Reason: "BudgetExhausted"}}
 	for name, tc := range map[string]struct {
@@ -394,7 +394,7 @@ func TestDeletedInTime(t *testing.T) { // M13
 	})
 }
 
-func TestLeft(t *testing.T) {
+func TestDeletedAtTimeout(t *testing.T) {
 	verdict := func(behavior v1alpha1.DrainBehavior) rules.Verdict { return rules.Verdict{Behavior: behavior} }
 	drain, skip, completes := verdict(v1alpha1.DrainBehaviorDrain), verdict(v1alpha1.DrainBehaviorSkip), verdict(v1alpha1.DrainBehaviorWaitCompleted)
 	undecided := rules.Verdict{Undecided: "a rule can't be read"}
@@ -404,16 +404,16 @@ func TestLeft(t *testing.T) {
 		others  []rules.Verdict
 		want    bool
 	}{
-		"M13: deletes a Pod that drains":                                       {v1alpha1.PodTypeDefault, drain, nil, true},
-		"M13: what must complete goes down with its Node":                      {v1alpha1.PodTypeDefault, completes, nil, true},
-		"M13: what stays, stays":                                               {v1alpha1.PodTypeDefault, skip, nil, false},
-		"M6: does not delete an undecided Pod":                                 {v1alpha1.PodTypeDefault, undecided, nil, false},
-		"M13: Pods of DaemonSets would come back":                              {v1alpha1.PodTypeDaemonSet, drain, nil, false},
-		"M13: static Pods don't notice":                                        {v1alpha1.PodTypeStatic, drain, nil, false},
-		"M13: a Pod whose type isn't known":                                    {"", drain, nil, false},
-		"M13: another maintenance skips it":                                    {v1alpha1.PodTypeDefault, drain, []rules.Verdict{skip}, true},
-		"M13: another maintenance waits for it":                                {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
-		"M13: does not delete a Pod on which another maintenance is undecided": {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
+		"M13: deletes a Pod that drains":                                            {v1alpha1.PodTypeDefault, drain, nil, true},
+		"M13: deletes a Pod that must complete, since its Node is deleted":          {v1alpha1.PodTypeDefault, completes, nil, true},
+		"M13: does not delete a Pod that a rule skips":                              {v1alpha1.PodTypeDefault, skip, nil, false},
+		"M6: does not delete an undecided Pod":                                      {v1alpha1.PodTypeDefault, undecided, nil, false},
+		"M13: does not delete Pods of DaemonSets":                                   {v1alpha1.PodTypeDaemonSet, drain, nil, false},
+		"M13: does not delete static Pods":                                          {v1alpha1.PodTypeStatic, drain, nil, false},
+		"M13: does not delete a Pod of unknown type":                                {"", drain, nil, false},
+		"M13: deletes a Pod that another maintenance skips":                         {v1alpha1.PodTypeDefault, drain, []rules.Verdict{skip}, true},
+		"M13: does not delete a Pod whose completion another maintenance waits for": {v1alpha1.PodTypeDefault, drain, []rules.Verdict{completes}, false},
+		"M13: does not delete a Pod on which another maintenance is undecided":      {v1alpha1.PodTypeDefault, drain, []rules.Verdict{undecided}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := draintimeout.DeletedAtTimeout(tc.podType, tc.own, tc.others); got != tc.want {

@@ -12,7 +12,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
-func TestJudge(t *testing.T) {
+func TestCheckPlausible(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		facts  nodeselection.Facts
@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestDoubted(t *testing.T) {
+func TestIsImplausible(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		facts   nodeselection.Facts

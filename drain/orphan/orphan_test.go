@@ -127,7 +127,7 @@ func TestAppeared(t *testing.T) {
 	}
 }
 
-func TestOn(t *testing.T) {
+func TestLeftBehind(t *testing.T) {
 	mentions := maintenance(v1alpha1.StageCordon, "two")
 	mentions.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
 	another := maintenance(v1alpha1.StageDrain, "one")
