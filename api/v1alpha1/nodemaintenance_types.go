@@ -279,6 +279,13 @@ func (m *NodeMaintenance) Drains() bool {
 	return m.Spec.Stage == StageDrain && m.DeletionTimestamp.IsZero()
 }
 
+// IsDrained reports whether all Pods that must be drained under the current spec have terminated. Before the controller has observed a
+// change of the spec, they have not.
+func (m *NodeMaintenance) IsDrained() bool {
+	drained := meta.FindStatusCondition(m.Status.Conditions, NodeMaintenanceDrained)
+	return m.Spec.Stage == StageDrain && drained != nil && drained.Status == metav1.ConditionTrue && drained.ObservedGeneration == m.Generation
+}
+
 // StaysSchedulable reports whether the NodeMaintenance leaves its Node schedulable although it is in stage Cordon: its Machine waits for a
 // turn.
 func (m *NodeMaintenance) StaysSchedulable() bool {

@@ -342,7 +342,7 @@ func (r *Reconciler) progressOf(s *scope, machine *clusterv1.Machine, m *v1alpha
 		return machinedrain.Progress{}
 	}
 	known := r.Clusters.ProgressOf(workload.Request{Cluster: s.clusterKey(), Object: client.ObjectKeyFromObject(m)}, m)
-	if !machinedrain.Drained(m) {
+	if !m.IsDrained() {
 		return known
 	}
 	last := r.volumeFacts.lastDetached(client.ObjectKeyFromObject(machine))

@@ -256,7 +256,7 @@ func Contenders(
 // stillDrains reports whether the drain in place of a Machine, which nothing valid requests any more, has begun and has neither completed
 // nor timed out. present is its NodeMaintenance in stage Drain, nil if it has none.
 func stillDrains(m *clusterv1.Machine, present *v1alpha1.NodeMaintenance, now time.Time) bool {
-	if present == nil || Drained(present) {
+	if present == nil || present.IsDrained() {
 		return false
 	}
 	deadline := ClockOf(m, lookup.Of(present), now).DrainDeadline(m)

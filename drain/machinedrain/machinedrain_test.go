@@ -308,7 +308,7 @@ func TestDrainMessage(t *testing.T) {
 	})
 }
 
-func TestDrained(t *testing.T) {
+func TestIsDrained(t *testing.T) {
 	drained := func(stage v1alpha1.NodeMaintenanceStage, status metav1.ConditionStatus, observed int64) *v1alpha1.NodeMaintenance {
 		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: stage}}
 		m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: status, ObservedGeneration: observed}}
@@ -324,7 +324,7 @@ func TestDrained(t *testing.T) {
 		"R35: is not drained if True in another stage": {drained(v1alpha1.StageComplete, metav1.ConditionTrue, 2), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := machinedrain.Drained(tc.m); got != tc.want {
+			if got := tc.m.IsDrained(); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})

@@ -204,11 +204,6 @@ func podList(pods []string) string {
 	return "Pods " + text.List(pods, maxPods)
 }
 
-// Drained reports whether all Pods that must be drained under the current spec have terminated.
-func Drained(m *v1alpha1.NodeMaintenance) bool {
-	return m.Spec.Stage == v1alpha1.StageDrain && isTrue(m, v1alpha1.NodeMaintenanceDrained)
-}
-
 // DrainState is what is known about the end of a drain.
 type DrainState int
 
@@ -232,7 +227,7 @@ func DrainStateOf(m *v1alpha1.NodeMaintenance, hadEnded, isConfirmed bool) Drain
 		return DrainInProgress
 	case drained.Status != metav1.ConditionTrue && (!hadEnded || drained.Reason != v1alpha1.ReasonPodsNotObserved):
 		return DrainInProgress
-	case !isConfirmed || !Drained(m):
+	case !isConfirmed || !m.IsDrained():
 		return DrainUnconfirmed
 	default:
 		return DrainComplete

@@ -8,7 +8,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -34,8 +33,8 @@ func DrainsOf(pod *corev1.Pod, maintenances []v1alpha1.NodeMaintenance) []time.T
 	var begun []time.Time
 	for i := range maintenances {
 		m := &maintenances[i]
-		start, ended := m.StageStart(v1alpha1.StageDrain), meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceDrained)
-		if start != nil && m.Drains() && !ended && (pod == nil || concerns(m, pod.Spec.NodeName)) {
+		start := m.StageStart(v1alpha1.StageDrain)
+		if start != nil && m.Drains() && !m.IsDrained() && (pod == nil || concerns(m, pod.Spec.NodeName)) {
 			begun = append(begun, *start)
 		}
 	}

@@ -435,3 +435,25 @@ func TestRestartOnce(t *testing.T) {
 		r.run(t)
 	})
 }
+
+func TestDrainsOf(t *testing.T) {
+	begun := metav1.NewTime(begin)
+	for name, tc := range map[string]struct {
+		drained  metav1.ConditionStatus
+		observed int64
+		want     int
+	}{
+		"E79: a drain continues until it has drained":              {metav1.ConditionFalse, 2, 1},
+		"E79: a drain that has drained does not continue":          {metav1.ConditionTrue, 2, 0},
+		"E79: a drain that had drained by earlier rules continues": {metav1.ConditionTrue, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain}}
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: begun}}
+			m.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceDrained, Status: tc.drained, ObservedGeneration: tc.observed}}
+			if got := surge.DrainsOf(nil, []v1alpha1.NodeMaintenance{m}); len(got) != tc.want {
+				t.Errorf("got %v, want %d", got, tc.want)
+			}
+		})
+	}
+}

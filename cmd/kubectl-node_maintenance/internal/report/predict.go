@@ -192,7 +192,7 @@ func turnOf(m *observe.Machine, node *corev1.Node, intent Intent, maintenances [
 	all, workers, _ := machinedrain.Contenders(m.Siblings, now, func(sibling *clusterv1.Machine) (machinedrain.ObservedDrain, error) {
 		key := types.NamespacedName{Namespace: sibling.Namespace, Name: sibling.Name}
 		observed := machinedrain.ObservedDrain{Maintenance: draining[key]}
-		if drain := observed.Maintenance; drain != nil && !machinedrain.Drained(drain) { // the rest of the progress is not known
+		if drain := observed.Maintenance; drain != nil && !drain.IsDrained() { // the rest of the progress is not known
 			last := ptr.Deref(drain.Status.Summary.LastProgressTime, metav1.Time{}).Time
 			observed.Progress = machinedrain.Progress{Last: last, Observed: last}
 		}
