@@ -88,6 +88,7 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 		terms    evacuation.Terms
 		waiting  bool
 		reserved bool
+		stale    bool
 		pass     func(*pass, *v1alpha1.Evacuation)
 		want     map[types.UID]string
 		next     time.Time
@@ -102,6 +103,10 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 		{
 			name: "does not find a Pod waiting whose budget allows a disruption that an eviction in flight uses", terms: drain(40 * time.Second), waiting: true,
 			reserved: true,
+		},
+		{
+			name: "does not find a Pod waiting while evictions of its budget run, or the watch has not delivered them", terms: drain(40 * time.Second),
+			waiting: true, stale: true,
 		},
 		{name: "does not find a Pod waiting that it evicts", terms: drain(40 * time.Second)},
 		{
@@ -137,7 +142,9 @@ func TestWaitingAtFinalAttempt(t *testing.T) {
 			p.terms, p.nextTry = map[string]evacuation.Terms{"one": tc.terms}, time.Time{}
 			var waiting []budgets.Waiting
 			if tc.waiting {
-				waiting = []budgets.Waiting{{Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Reserved: tc.reserved}}
+				waiting = []budgets.Waiting{{
+					Candidate: budgets.Candidate{Pod: budgets.PodOf(pod)}, Reason: budgets.BudgetExhausted, Reserved: tc.reserved, Stale: tc.stale,
+				}}
 			}
 			got := p.waitingAtFinalAttempt(t.Context(), waiting)
 			g.Expect(got).To(HaveLen(len(tc.want)))

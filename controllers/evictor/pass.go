@@ -171,13 +171,13 @@ func (p *pass) finalAttemptAfter(ctx context.Context, pod *corev1.Pod, failed ti
 }
 
 // waitingAtFinalAttempt returns the Pods that the pass has found waiting although their final eviction attempts are due, with the names of
-// their Nodes. It leaves out those that may still be evicted when evictions of other Pods are refused. Without an event, the next pass is
-// when the next of these attempts is due.
+// their Nodes. It leaves out those that may still be evicted after the responses to evictions of other Pods. Without an event, the next
+// pass is when the next of these attempts is due.
 func (p *pass) waitingAtFinalAttempt(ctx context.Context, waiting []budgets.Waiting) map[types.UID]string {
 	found := p.deferred
-	reserved := map[types.UID]bool{}
+	undecided := map[types.UID]bool{}
 	for _, each := range waiting {
-		found, reserved[each.Pod.UID] = append(found, p.subjects[each.Pod.UID]), each.Reserved
+		found, undecided[each.Pod.UID] = append(found, p.subjects[each.Pod.UID]), each.Reserved || each.Stale
 	}
 	pods := map[types.UID]string{}
 	for _, s := range found {
@@ -186,7 +186,7 @@ func (p *pass) waitingAtFinalAttempt(ctx context.Context, waiting []budgets.Wait
 		case final.IsZero():
 		case p.now.Before(final):
 			p.requeueAt(final)
-		case !reserved[s.pod.UID]:
+		case !undecided[s.pod.UID]:
 			pods[s.pod.UID] = s.pod.Spec.NodeName
 		}
 	}
