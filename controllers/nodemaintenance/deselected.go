@@ -70,7 +70,7 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	names, _ := nodeselection.Names(s.maintenance)
 	selected := sets.New(nodeNames(s.nodes)...).Insert(names...)
 	var deselected []*corev1.Node
-	for name := range nodesInStatus(s.before) {
+	for _, name := range sets.List(nodesInStatus(s.before)) { // see withdrawAll
 		if selected.Has(name) {
 			continue
 		}

@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -400,7 +401,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
 		decision := others.Decide(planned(pods), others.Turns(planned(pods)))
 		wanted = decision.Targets.Union(decision.Kept)
 	}
-	for _, node := range s.nodes {
+	for _, node := range slices.SortedFunc(slices.Values(s.nodes), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }) {
 		if err := r.withdrawAll(ctx, s, node, wanted); err != nil {
 			return false, err
 		}
@@ -431,6 +432,9 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Nod
 	if err != nil {
 		return err
 	}
+	slices.SortFunc(evacuations, func(a, b v1alpha1.Evacuation) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	for i := range evacuations {
 		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
 		if err := r.withdrawUnwanted(ctx, s, &evacuations[i], wanted); err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -171,6 +172,37 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 		g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"), "the NodeMaintenance keeps its finalizer")
+	})
+	t.Run("R94: each attempt reports the same Evacuation, although caches list Evacuations and Nodes in any order", func(t *testing.T) {
+		g := NewWithT(t)
+		evacuations, stored, _ := setup(unanswered)
+		for _, name := range []string{"c", "d"} {
+			e := evacuations[0].DeepCopy()
+			e.Name, e.UID, e.ResourceVersion = evacuations[0].Name+name, types.UID(name), ""
+			e.Annotations[v1alpha1.EvacuationNodeAnnotation] = "two"
+			g.Expect(stored.Create(t.Context(), e)).To(Succeed())
+		}
+		var says []string
+		for _, reversed := range []bool{false, true} {
+			r, s := reconcilerAndScope(stored)
+			s.maintenance, s.nodes = maintenanceOf("m", "one", "two"), []*corev1.Node{node, {ObjectMeta: metav1.ObjectMeta{Name: "two"}}}
+			s.client = interceptor.NewClient(stored, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					err := c.List(ctx, list, options...)
+					if reversed {
+						slices.Reverse(list.(*v1alpha1.EvacuationList).Items)
+					}
+					return err
+				},
+			})
+			if reversed {
+				slices.Reverse(s.nodes)
+			}
+			_, err := r.withdraw(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			says = append(says, s.refusals.message())
+		}
+		g.Expect(says[1]).To(And(HavePrefix("Cannot withdraw from"), Equal(says[0])), "another one would be written at once, and cause another attempt")
 	})
 	t.Run("R94: without a connection, nothing is reported", func(t *testing.T) {
 		g := NewWithT(t)
