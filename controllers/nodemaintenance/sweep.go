@@ -223,11 +223,22 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 	return observed, errors.Wrap(err, "listing NodeMaintenances")
 }
 
-// sweep withdraws from Evacuations, removes conditions and restores the Node, as the leftovers require. A write that fails does not prevent
-// the others, except for those to the other Evacuations of a Namespace in which one got no answer, see withdrawUnwanted. sweep returns the
-// first error.
+// sweep restores the Node, removes conditions and withdraws from Evacuations, as the leftovers require. The withdrawals, which may take
+// minutes, are last: another NodeMaintenance may cordon the Node by then. A write that fails does not prevent the others, except for those
+// to the other Evacuations of a Namespace in which one got no answer, see withdrawUnwanted. sweep returns the first error.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	var first error
+	if left.Record {
+		changed := node.DeepCopy()
+		cordon.Restore(changed)
+		cordon.Include(changed)
+		err := workload.PatchNode(ctx, c, node, changed)
+		first = errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
+	}
+	if len(left.Conditions) > 0 {
+		_, err := patchConditions(ctx, c, node, nil, left.Conditions)
+		first = cmp.Or(first, err)
+	}
 	hanging := sets.New[string]()
 	for _, e := range left.Evacuations {
 		if hanging.Has(e.Namespace) {
@@ -238,17 +249,6 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 			hanging.Insert(e.Namespace)
 		}
 		first = cmp.Or(first, err)
-	}
-	if len(left.Conditions) > 0 {
-		_, err := patchConditions(ctx, c, node, nil, left.Conditions)
-		first = cmp.Or(first, err)
-	}
-	if left.Record {
-		changed := node.DeepCopy()
-		cordon.Restore(changed)
-		cordon.Include(changed)
-		err := workload.PatchNode(ctx, c, node, changed)
-		first = cmp.Or(first, errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name))
 	}
 	if !left.Empty() && first == nil {
 		ctrl.LoggerFrom(ctx).Info("Cleaned up what deleted NodeMaintenances have left behind",

@@ -226,12 +226,25 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 	})
-	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind", func(t *testing.T) {
+	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind, whose Node is restored before", func(t *testing.T) {
 		g := NewWithT(t)
 		evacuations, stored, requests := setup(unanswered)
-		g.Expect((&Sweeper{}).sweep(t.Context(), stored, node, orphan.Orphans{Evacuations: evacuations})).To(MatchError(unanswered))
+		left := node.DeepCopy()
+		left.UID, left.Annotations, left.Spec.Unschedulable = "1", map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}, true
+		g.Expect(stored.Create(t.Context(), left)).To(Succeed())
+		var patched []string
+		recording := interceptor.NewClient(stored, interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				patched = append(patched, object.GetName())
+				return c.Patch(ctx, object, patch, options...)
+			},
+		})
+		g.Expect((&Sweeper{}).sweep(t.Context(), recording, left, orphan.Orphans{Evacuations: evacuations, Record: true})).To(MatchError(unanswered))
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+		g.Expect(patched[0]).To(Equal("one"), "another NodeMaintenance may cordon the Node while a withdrawal hangs")
+		g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(left), left)).To(Succeed())
+		g.Expect(left.Spec.Unschedulable).To(BeFalse())
 	})
 }
 
