@@ -184,10 +184,14 @@ func listLeft(s *scope, left []bool) {
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
+// readLongAgo is the time after which the other NodeMaintenances and the Machine are read again before a Node is restored: earlier requests
+// of the reconciliation have taken long, because an admission webhook hangs for example.
+const readLongAgo = time.Second
+
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {
 	node = r.latest(s, node)
 	changed, restored, others := node.DeepCopy(), false, s.othersOn(node)
-	if s.hanging.Len() > 0 { // they were read long ago
+	if r.Clock.Since(s.now) >= readLongAgo {
 		var err error
 		if others, err = r.othersNow(ctx, s, node); err != nil {
 			return err

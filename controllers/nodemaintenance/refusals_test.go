@@ -175,6 +175,7 @@ func TestRefusedEnd(t *testing.T) {
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
 				Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster),
 				Recorder: tracing.NewRecorder(t.Context(), nil),
+				Clock:    clock.RealClock{},
 			}
 			reconcile := func() (ends bool) {
 				s := &scope{
