@@ -266,8 +266,8 @@ func TestDrainAfterRestart(t *testing.T) {
 				})
 			},
 		},
-		"M162: after a restart, the drain in place of a Machine whose Cluster is being deleted continues": {
-			inPlace: true, keeps: true, meanwhile: (*restartedDrain).deleteCluster,
+		"M162: after a restart, the drain in place of a Machine whose Cluster is being deleted continues with a rule that was created meanwhile": {
+			inPlace: true, meanwhile: (*restartedDrain).deleteCluster,
 		},
 		"M162: after a restart, the drain before an update in place that has begun continues while the Cluster is being deleted": {
 			inPlace: true, keeps: true,
@@ -352,6 +352,16 @@ func TestDrainAfterRestart(t *testing.T) {
 			}
 		})
 	}
+	t.Run("M162: after a restart, a drain in place stays suspended while its Cluster is being deleted and its policy cannot be decoded", func(t *testing.T) {
+		d := beginDrain(t, true)
+		d.deleteCluster()
+		d.restart()
+		d.r.Maintenances.Unread = unreadPolicy(t, "a")
+		for now := time.Minute; now < time.Minute+20*time.Second; now += time.Second {
+			d.reconcile(now)
+			d.Expect(d.isSuspended()).To(BeTrue())
+		}
+	})
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
 		d := beginDrain(t, false)
 		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())

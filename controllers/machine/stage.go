@@ -37,7 +37,7 @@ const eventInvalidStage = "InvalidStage"
 // Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !s.mayHaveStage() {
-		return reconcile.Result{}, r.continueInDeletedCluster(ctx, s)
+		return r.continueInDeletedCluster(ctx, s)
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
@@ -71,17 +71,25 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 }
 
 // continueInDeletedCluster continues the drain in place of a Machine whose Cluster is being deleted, unless nothing requests it any more.
-// Its NodeMaintenance does not change until the Machine is deleted.
-func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) error {
+// Its NodeMaintenance gets the settings and drain rules that the Machine has then, and does not change any more until the Machine is
+// deleted.
+func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
 	stage, _ := machinedrain.RequestedStage(s.machine, s.policy)
-	if stage != v1alpha1.StageDrain && !machinedrain.UpdateContinues(s.machine) {
-		return nil
+	isRequested := stage == v1alpha1.StageDrain || machinedrain.UpdateContinues(s.machine)
+	if !isRequested || r.Maintenances.Continues(s.machine) {
+		return reconcile.Result{}, nil
 	}
 	err := r.findMaintenance(ctx, s, "")
-	if err == nil {
+	switch {
+	case err != nil || s.maintenance == nil || !s.maintenance.Drains():
+		return reconcile.Result{}, err
+	case s.hasUnreadPolicy() || stage == v1alpha1.StageDrain && s.policy != nil:
+		waiting, err := r.requestMaintenance(ctx, s)
+		return workload.RequeueAt(waiting.at, s.now), err
+	default:
 		r.continueDrain(s)
+		return reconcile.Result{}, nil
 	}
-	return err
 }
 
 // staysAsIs reports whether neither the maintenance of a running Machine nor its condition changes, and after how long the Machine is
