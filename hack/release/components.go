@@ -20,7 +20,10 @@ const (
 )
 
 // tag matches the versions of releases, as tags of git and of images.
-var tag = regexp.MustCompile(`^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$`)
+var tag = regexp.MustCompile(`^v(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-` + identifier + `(\.` + identifier + `)*)?$`)
+
+// identifier matches a part of a pre-release. A number has no leading zeros.
+const identifier = `(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)`
 
 // series is a release series of metadata.yaml.
 type series struct{ Major, Minor int }

@@ -14,8 +14,9 @@ func TestVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for version, accepted := range map[string]bool{
-		"v0.1.0": true, "v0.1.7": true, "v0.12.0-rc.1": true, "v0.1.0-dev.g0123456789ab": true,
+		"v0.1.0": true, "v0.1.7": true, "v0.12.0-rc.1": true, "v0.1.0-dev.g0123456789ab": true, "v0.1.0-0": true, "v0.1.0-dev.012-3": true,
 		"v0.2.0": false, "v1.1.0": false, "v0.1": false, "0.1.0": false, "v0.01.0": false, "v0.1.0+build": false, "v0.1.0\n": false,
+		"v0.1.0-rc..1": false, "v0.1.0-rc.01": false,
 	} {
 		t.Run("M173: knows whether clusterctl would install "+version, func(t *testing.T) {
 			r := &release{root: root, version: version}
