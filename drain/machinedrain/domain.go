@@ -3,11 +3,11 @@ package machinedrain
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
 // Domains says what maxParallelDrainsPerTopology of a policy means for the turn of a Machine. The zero value means that there is no such
@@ -35,10 +35,6 @@ func (d Domains) permits() bool {
 // message says what a Machine of a Cluster waits for while its Node may not be drained.
 func (d Domains) message(cluster string) string {
 	const named = 3
-	others := strings.Join(d.Others[:min(named, len(d.Others))], ", ")
-	if more := len(d.Others) - named; more > 0 {
-		others += fmt.Sprintf(" and %d more", more)
-	}
 	own := "This Node is in " + d.Own
 	switch {
 	case d.IsUnknown:
@@ -51,7 +47,7 @@ func (d Domains) message(cluster string) string {
 		excused = "; one does not count, because its drain makes no progress"
 	}
 	return fmt.Sprintf("Waiting for Nodes of Cluster %s in other domains of %s to be drained: %s. %s (maxParallelDrainsPerTopology allows %d%s)",
-		cluster, d.Limit.Key, others, own, d.Limit.MaxDomains, excused)
+		cluster, d.Limit.Key, text.List(d.Others, named), own, d.Limit.MaxDomains, excused)
 }
 
 // labelsOf returns the labels of a Node. They are nil only if it was not read: then only its name is known.

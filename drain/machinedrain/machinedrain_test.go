@@ -297,13 +297,15 @@ func TestDrainMessage(t *testing.T) {
 		}
 	})
 	t.Run("M27: names at most five reasons", func(t *testing.T) {
-		m.Status.NodeStatuses[0].Blocked = nil
-		for i := range 9 {
-			m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
-		}
-		got := drainMessage(m)
-		if strings.Count(got, "\n") != 6 || !strings.HasSuffix(got, "and 4 more reasons") {
-			t.Errorf("got:\n%s", got)
+		for reasons, want := range map[int]string{6: "and 1 more reason", 9: "and 4 more reasons"} {
+			m.Status.NodeStatuses[0].Blocked = nil
+			for i := range reasons {
+				m.Status.NodeStatuses[0].Blocked = append(m.Status.NodeStatuses[0].Blocked, v1alpha1.BlockedPod{Pod: "p", Why: fmt.Sprint(i)})
+			}
+			got := drainMessage(m)
+			if strings.Count(got, "\n") != 6 || !strings.HasSuffix(got, want) {
+				t.Errorf("got:\n%s", got)
+			}
 		}
 	})
 }

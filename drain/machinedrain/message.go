@@ -69,10 +69,10 @@ func blockedPods(m *v1alpha1.NodeMaintenance) []string {
 	}
 	var lines []string
 	for _, why := range reasons[:min(len(reasons), maxReasons)] {
-		lines = append(lines, podList(pods[why])+": "+why)
+		lines = append(lines, text.Named("Pod", pods[why], maxPods)+": "+why)
 	}
 	if more := len(reasons) - maxReasons; more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more reasons", more))
+		lines = append(lines, "and "+text.Count(more, "more reason"))
 	}
 	return lines
 }
@@ -197,13 +197,6 @@ func startedAt(m *v1alpha1.NodeMaintenance) string {
 	return ""
 }
 
-func podList(pods []string) string {
-	if len(pods) == 1 {
-		return "Pod " + pods[0]
-	}
-	return "Pods " + text.List(pods, maxPods)
-}
-
 // DrainState is what is known about the end of a drain.
 type DrainState int
 
@@ -247,7 +240,7 @@ func UnobservedPodsMessage(listed []metav1.PartialObjectMetadata, observed sets.
 	if len(unobserved) == 0 {
 		return ""
 	}
-	return "Waiting for the watch of the Node's Pods to deliver " + podList(unobserved)
+	return "Waiting for the watch of the Node's Pods to deliver " + text.Named("Pod", unobserved, maxPods)
 }
 
 // isTrue reports whether a condition of the NodeMaintenance is True for the current spec.
