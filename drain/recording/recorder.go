@@ -223,6 +223,8 @@ func (r *Recorder) withoutEvacuation(cluster string, m *v1alpha1.NodeMaintenance
 	}
 }
 
+// maintenanceOf returns the recorded state of a NodeMaintenance. Unlike for NodeMaintenance.IsDrained, the Nodes stay drained until the
+// controller has observed an edit of the spec: the edit does not change when their drain ended.
 func maintenanceOf(cluster string, m *v1alpha1.NodeMaintenance) *Maintenance {
 	state := &Maintenance{
 		Cluster: cluster, Name: m.Name, Machine: m.Annotations[v1alpha1.OwnerMachineAnnotation], Stage: string(m.Spec.Stage),

@@ -195,6 +195,26 @@ func TestHistory(t *testing.T) {
 		g.Expect(h.Drains[0].Summary()).To(Equal([]string{"Drained in 2 s (0 Pods)."}))
 	})
 
+	t.Run("K26: an edit that no controller has observed yet does not change the end of a drain", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newScene()
+		drained := func(generation, observed int64) func(*recording.Workload) {
+			return func(w *recording.Workload) {
+				w.Maintenances[0].Generation = generation
+				w.Maintenances[0].Status.Conditions = []metav1.Condition{{
+					Type: v1alpha1.NodeMaintenanceDrained, Status: metav1.ConditionTrue, ObservedGeneration: observed,
+				}}
+			}
+		}
+		s.observe(0, nil)
+		s.observe(2, drained(1, 1))
+		s.observe(60, drained(2, 1))
+		s.observe(61, drained(2, 2))
+		s.observed.Machines = nil
+		s.observe(62, func(w *recording.Workload) { w.Maintenances = nil })
+		g.Expect(read(t, s.file()).Drains[0].Summary()).To(Equal([]string{"Drained in 2 s (0 Pods)."}))
+	})
+
 	t.Run("K26: sentences say how long the drain took, and what it waited for", func(t *testing.T) {
 		g := NewWithT(t)
 		h := read(t, drained().file())
