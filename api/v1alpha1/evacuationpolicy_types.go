@@ -94,6 +94,9 @@ type EvacuationPolicy struct {
 	DrainTimeoutSeconds *int32 `json:"drainTimeoutSeconds,omitempty"`
 }
 
+// DefaultProgressDeadlineSeconds is the default of progressDeadlineSeconds of policies and Evacuations.
+const DefaultProgressDeadlineSeconds = 1800
+
 // SharedEvacuationPolicy is the part of an EvacuationPolicy that a MachineDrainPolicy has, too.
 type SharedEvacuationPolicy struct {
 	// progressDeadlineSeconds is the longest time in seconds that an active evacuator may take to report progress.

@@ -28,9 +28,6 @@ const (
 	// AwaitCollectionFor is how long the garbage collector may take to delete the Evacuation of a deleted Pod. It normally takes milliseconds;
 	// it does not run everywhere, and starts half a minute after the CRD has been created.
 	AwaitCollectionFor = 5 * time.Second
-
-	// defaultProgressDeadline is the default of the CRD, for objects without it.
-	defaultProgressDeadline = 30 * time.Minute
 )
 
 // Reasons of the condition Evicting of Evacuations, in addition to those of v1alpha1.
@@ -335,7 +332,7 @@ func progress(e *v1alpha1.Evacuation, now time.Time) time.Time {
 func inFuture(t, now time.Time) bool { return t.After(now.Add(ClockSkew)) }
 
 func progressDeadline(in Input) time.Duration {
-	deadline := defaultProgressDeadline
+	deadline := v1alpha1.DefaultProgressDeadlineSeconds * time.Second
 	if in.Evacuation.Spec.ProgressDeadlineSeconds > 0 {
 		deadline = time.Duration(in.Evacuation.Spec.ProgressDeadlineSeconds) * time.Second
 	}

@@ -229,7 +229,7 @@ func evacuationPolicy(r Request) v1alpha1.EvacuationPolicy {
 	if r.Policy != nil {
 		r.Policy.Spec.SharedEvacuationPolicy.DeepCopyInto(&policy.SharedEvacuationPolicy)
 	}
-	policy.ProgressDeadlineSeconds = cmp.Or(policy.ProgressDeadlineSeconds, 1800)
+	policy.ProgressDeadlineSeconds = cmp.Or(policy.ProgressDeadlineSeconds, v1alpha1.DefaultProgressDeadlineSeconds)
 	policy.Surge = cmp.Or(policy.Surge, v1alpha1.SurgeNever)
 	policy.SurgeMethod = cmp.Or(policy.SurgeMethod, v1alpha1.SurgeMethodScale)
 	policy.StatefulSetPods = cmp.Or(policy.StatefulSetPods, v1alpha1.StatefulSetPodsUnordered)
