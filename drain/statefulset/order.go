@@ -42,9 +42,9 @@ type Observation struct {
 type Waiting struct {
 	Name string
 	UID  types.UID
-	// Progress is the time of the last report, Message its text, and Deadline the end of the progress deadline.
-	Progress, Deadline time.Time
-	Message            string
+	// Progress is the time of the last report, Message its text, and RenewAt when it is repeated, see evacuation.RenewAt.
+	Progress, RenewAt time.Time
+	Message           string
 	// DrainStart is when the drain of the Pod's Node began.
 	DrainStart time.Time
 	// Ordered means that a maintenance of the Node requests an order.
@@ -81,8 +81,6 @@ const (
 	// gatherTime is how long the first Pod waits for the Evacuations of Pods with higher ordinals: Evacuations are created concurrently, in
 	// any order, on all Nodes that are drained together.
 	gatherTime = 3 * time.Second
-	// renewShare is the share of the progress deadline after which a waiting Pod gets another report, so that the deadline is not exceeded.
-	renewShare = 0.25
 	// maxConditions is the limit of the API, see v1alpha1.EvacuationStatus.
 	maxConditions = 32
 )
@@ -331,8 +329,7 @@ func (o Observation) tell(pods []Waiting) []Report {
 	message := fmt.Sprintf("Waiting for Pods of StatefulSet %s with higher ordinals to be evicted: only one is evicted at a time.", o.set())
 	var reports []Report
 	for _, pod := range pods {
-		renewAt := pod.Progress.Add(time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare))
-		if pod.Message != message || !o.Now.Before(renewAt) {
+		if pod.Message != message || !o.Now.Before(pod.RenewAt) {
 			reports = append(reports, Report{Pod: pod.UID, Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: message})
 		}
 	}

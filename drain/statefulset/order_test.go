@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
@@ -214,22 +215,27 @@ func TestWaitingPodsKeepTheirProgressDeadline(t *testing.T) {
 	t.Run("E28: renews the progress of Pods with lower ordinals while the next one waits for replicas", func(t *testing.T) {
 		s := set(8)
 		o := statefulset.Observation{Set: s, Waiting: waiting("db-0", "db-1"), FirstDrain: begin}
+		deadlines := map[types.UID]time.Time{}
+		report := func(pod *statefulset.Waiting, message string, now time.Time) {
+			deadlines[pod.UID] = now.Add(10 * time.Minute)
+			pod.Message, pod.Progress, pod.RenewAt = message, now, evacuation.RenewAt(now, deadlines[pod.UID])
+		}
 		for i := range o.Waiting {
-			o.Waiting[i].Deadline = begin.Add(10 * time.Minute)
+			report(&o.Waiting[i], "", begin)
 		}
 		for at := 5 * time.Second; at < 15*time.Minute; at += time.Second {
 			o.Now, o.Pods = begin.Add(at), podsOf(s)
 			unready := 7 - int(at/(150*time.Second))
 			unreadySince(fmt.Sprintf("db-%d", unready), begin.Add(time.Duration(7-unready)*150*time.Second+time.Second))(&o)
-			for _, report := range statefulset.Decide(o).Reports {
+			for _, made := range statefulset.Decide(o).Reports {
 				for i := range o.Waiting {
-					if o.Waiting[i].UID == report.Pod {
-						o.Waiting[i].Message, o.Waiting[i].Progress, o.Waiting[i].Deadline = report.Message, o.Now, o.Now.Add(10*time.Minute)
+					if o.Waiting[i].UID == made.Pod {
+						report(&o.Waiting[i], made.Message, o.Now)
 					}
 				}
 			}
 			for _, pod := range o.Waiting {
-				if !o.Now.Before(pod.Deadline) {
+				if !o.Now.Before(deadlines[pod.UID]) {
 					t.Fatalf("%s has missed its deadline after %s: %s", pod.Name, at, pod.Message)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
@@ -49,7 +50,7 @@ func podsOf(s *appsv1.StatefulSet) (pods []corev1.Pod) {
 func waiting(names ...string) (all []statefulset.Waiting) {
 	for _, name := range names {
 		all = append(all, statefulset.Waiting{
-			Name: name, UID: types.UID(name), Progress: begin, Deadline: begin.Add(30 * time.Minute), DrainStart: begin, Ordered: true,
+			Name: name, UID: types.UID(name), Progress: begin, RenewAt: evacuation.RenewAt(begin, begin.Add(30*time.Minute)), DrainStart: begin, Ordered: true,
 		})
 	}
 	return all

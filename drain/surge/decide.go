@@ -60,9 +60,10 @@ type Leaving struct {
 	// Unready means that the API server says that the Pod has not been ready for UnreadyTime, so that the status of the Deployment does not
 	// count it as available.
 	Unready bool
-	// Progress is the time of the last report, Deadline its progress deadline. Message and Surged are those of the last report.
-	Progress, Deadline time.Time
-	Message, Surged    string
+	// Progress is the time of the last report, Deadline its progress deadline, and RenewAt when the report is repeated, see
+	// evacuation.RenewAt. Message and Surged are those of the last report.
+	Progress, Deadline, RenewAt time.Time
+	Message, Surged             string
 }
 
 // Decision is what to write next: first the Reports, then at most one of the other writes, and Unmark beside or instead of it, then the

@@ -85,17 +85,12 @@ func (s *surging) report(pods []Leaving, surged, message string) []Report {
 	return append(reports, s.renew()...)
 }
 
-// renewShare is the share of its progress deadline after which a Pod that waits for a later round gets a report of progress. Without
-// any report it would miss the deadline; a report for each Pod and round would take many writes.
-const renewShare = 0.25
-
 // renew returns reports of progress for the Pods that wait for a later round.
 func (s *surging) renew() []Report {
 	var reports []Report
 	message := s.laterRoundMessage()
 	for _, pod := range s.Leaving {
-		after := time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare)
-		if !s.b.includes(pod.UID) && !s.Now.Before(pod.Progress.Add(after)) {
+		if !s.b.includes(pod.UID) && !s.Now.Before(pod.RenewAt) {
 			reports = append(reports, Report{Pod: pod.UID, Message: message})
 		}
 	}

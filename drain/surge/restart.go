@@ -137,8 +137,7 @@ func (r *restart) refuse(pod Leaving, refusal Refusal, why string) {
 
 // await reports what a Pod waits for, and again after some of its progress deadline if the rollout has made progress since.
 func (r *restart) await(pod Leaving, report Report) {
-	again := pod.Progress.Add(time.Duration(float64(pod.Deadline.Sub(pod.Progress)) * renewShare))
-	if pod.Message != report.Message || pod.Surged != report.Surged || !report.Stalled && r.progressed().After(again) {
+	if pod.Message != report.Message || pod.Surged != report.Surged || !report.Stalled && r.progressed().After(pod.RenewAt) {
 		report.Pod = pod.UID
 		r.reports = append(r.reports, report)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	evacuations "github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -145,7 +146,8 @@ func (w *world) observed() surge.Observation {
 		case e != nil && !expired:
 			o.Leaving = append(o.Leaving, surge.Leaving{
 				PodRef: ref, Policy: e.policy, Asked: true, Suspended: e.suspended, Owned: true, Ready: p.ready, Marked: surge.Marked(&p.Pod),
-				Progress: e.since, Deadline: e.since.Add(w.deadline), Message: e.message, Surged: e.surged,
+				Progress: e.since, Deadline: e.since.Add(w.deadline), RenewAt: evacuations.RenewAt(e.since, e.since.Add(w.deadline)),
+				Message: e.message, Surged: e.surged,
 				Recorded: w.copied,
 			})
 		}

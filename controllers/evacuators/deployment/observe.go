@@ -46,7 +46,8 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 			Restart: surge.RestartsFor(pod, assigned.Terms.Maintenances), Drains: surge.DrainsOf(pod, maintenances),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),
-			Progress: assigned.Progress, Deadline: assigned.Deadline, Message: e.Status.Message, Surged: surge.SurgedIn(e),
+			Progress: assigned.Progress, Deadline: assigned.Deadline, RenewAt: evacuation.RenewAt(assigned.Progress, assigned.Deadline),
+			Message: e.Status.Message, Surged: surge.SurgedIn(e),
 		})
 	}
 	return true, nil

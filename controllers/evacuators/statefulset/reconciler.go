@@ -27,6 +27,7 @@ import (
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
@@ -169,8 +170,8 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 		}
 		byPod[assigned.Pod.UID] = assigned
 		observed.Waiting = append(observed.Waiting, statefulset.Waiting{
-			Name: assigned.Pod.Name, UID: assigned.Pod.UID, Progress: assigned.Progress, Deadline: assigned.Deadline, Message: assigned.Evacuation.Status.Message,
-			DrainStart: start, Ordered: assigned.Terms.Ordered,
+			Name: assigned.Pod.Name, UID: assigned.Pod.UID, Progress: assigned.Progress, RenewAt: evacuation.RenewAt(assigned.Progress, assigned.Deadline),
+			Message: assigned.Evacuation.Status.Message, DrainStart: start, Ordered: assigned.Terms.Ordered,
 		})
 	}
 	return observed, byPod
