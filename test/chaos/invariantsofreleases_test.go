@@ -49,6 +49,12 @@ func TestInvariantsOfReleases(t *testing.T) {
 			s.evict("a", "uid-a")
 			s.later(lag).releaseHook()
 		}, nil},
+		{"the hook is removed while a Pod of a DaemonSet runs on a reachable Node", func(s *story) {
+			s.DaemonSetPods = true
+			s.storeNode()
+			s.storePod("a", controlledBy("DaemonSet"))
+			s.later(lag).releaseHook()
+		}, hookHeld},
 		{"M152: the hook is removed while a Pod of a DaemonSet runs on an unreachable Node", func(s *story) {
 			s.DaemonSetPods = true
 			s.storeNode(unreachable)
