@@ -92,6 +92,9 @@ func removalsNameTheUID(h *History) []string {
 	return found
 }
 
+// responsesLost are the faults after which the manager may not know the response to a request that a workload cluster has carried out.
+var responsesLost = []string{networkReset, writesLost, "workload-apiserver-killed"}
+
 // evictedOnce allows a second request only shortly after the first one was processed, and only where the manager does not know the
 // response: its process was killed, or a fault has lost the response. A leader and the one before may do so.
 func evictedOnce(h *History) []string {
@@ -104,8 +107,8 @@ func evictedOnce(h *History) []string {
 		previous, evicted := last[r.pod.uid]
 		last[r.pod.uid] = r
 		switch {
-		case evicted && !h.managerStarted(previous.Requested, r.Requested) && !h.hadFault(previous.Requested, previous.Answered, networkReset, writesLost) &&
-			!h.hadFault(previous.Requested, r.Requested, leaderReplaced) && h.Replicas <= 1:
+		case evicted && !h.managerStarted(previous.Requested, r.Requested) &&
+			!h.hadFault(previous.Requested, previous.Answered, responsesLost...) && !h.hadFault(previous.Requested, r.Requested, leaderReplaced) && h.Replicas <= 1:
 			found = append(found, fmt.Sprintf("%s: the same manager process had evicted this Pod: %s", r, previous))
 		case evicted && r.Requested.Sub(previous.Answered) > handover:
 			found = append(found, fmt.Sprintf("%s: the Pod had been evicted: %s", r, previous))
@@ -288,10 +291,17 @@ func replacementsAwaited(h *History) []string {
 	return found
 }
 
-// mayNotKnow returns whether the manager may not have observed a budget that was deleted in a period, or not its deletion.
+// mayNotKnow returns whether the manager may not have observed a budget that was deleted in a period, or not its deletion. It observes
+// budgets from the first drain of the workload cluster on.
 func (h *History) mayNotKnow(from, until time.Time) bool {
+	observed := slices.ContainsFunc(slices.Collect(maps.Values(timelines[*v1alpha1.NodeMaintenance](&h.Workload, maintenanceKeys))),
+		func(versions timeline[*v1alpha1.NodeMaintenance]) bool {
+			return slices.ContainsFunc(versions.during(0, h.Workload.Clock.Before(from.Add(-lag))), func(s stored[*v1alpha1.NodeMaintenance]) bool {
+				return s.exists && s.object.Spec.Stage == v1alpha1.StageDrain
+			})
+		})
 	until = until.Add(replacement)
-	return h.managerStarted(from.Add(-lag), until) || h.hadFault(from.Add(-lateness), until, watchStale)
+	return !observed || h.managerStarted(from.Add(-lag), until) || h.hadFault(from.Add(-lateness), until, watchStale)
 }
 
 // isSelected returns whether a budget selected the Pod of a removal.

@@ -39,6 +39,12 @@ func TestInvariants(t *testing.T) {
 			s.Faults = []InjectedFault{{Period{s.now, s.now}, networkReset}}
 			s.evict("a", "uid-a")
 		}, nil},
+		{"a manager repeats an eviction during which the API server was killed", func(s *story) {
+			s.storePod("a")
+			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
+			s.Faults = []InjectedFault{{Period{s.now, s.now}, "workload-apiserver-killed"}}
+			s.evict("a", "uid-a")
+		}, nil},
 		{"a manager repeats the eviction of its killed predecessor", func(s *story) {
 			s.storePod("a")
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
@@ -199,6 +205,14 @@ func TestInvariants(t *testing.T) {
 			s.store(&s.Workload, budgetKeys+"default/b", nil)
 			s.evict("a", "uid-a")
 		}, replacementsAwaited},
+		{"E55: a Pod is evicted just after its budget was deleted, which was when the first drain began", func(s *story) {
+			s.Workload.Versions = slices.DeleteFunc(s.Workload.Versions, func(v Version) bool { return v.Key == maintenanceKeys+"m" })
+			s.storePod("a")
+			s.storeBudget("b", "a", 0)
+			s.storeMaintenance(v1alpha1.StageDrain)
+			s.store(&s.Workload, budgetKeys+"default/b", nil)
+			s.evict("a", "uid-a")
+		}, nil},
 		{"E55: a Pod is evicted just after its budget was deleted, while the watch of budgets is late", func(s *story) {
 			s.Faults = []InjectedFault{{Period{s.now, s.now}, watchStale}}
 			s.storePod("a")
