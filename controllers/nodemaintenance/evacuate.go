@@ -432,9 +432,7 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Nod
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(evacuations, func(a, b v1alpha1.Evacuation) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(evacuations, func(a, b v1alpha1.Evacuation) int { return compareNames(&a, &b) })
 	for i := range evacuations {
 		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
 		if err := r.withdrawUnwanted(ctx, s, &evacuations[i], wanted); err != nil {
@@ -447,6 +445,10 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Nod
 		}
 	}
 	return nil
+}
+
+func compareNames(a, b *v1alpha1.Evacuation) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // withdrawUnobserved withdraws from an Evacuation that may exist and is not in the cache.

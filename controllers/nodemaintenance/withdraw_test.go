@@ -226,6 +226,11 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+		for range 20 {
+			s.refusals, s.hanging = refusals{}, nil
+			g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+			g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"+evacuations[0].Name+": "), "each attempt reports the same one")
+		}
 	})
 	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind, whose Node is restored before", func(t *testing.T) {
 		g := NewWithT(t)
