@@ -228,14 +228,19 @@ func (s *scope) othersOn(node *corev1.Node) []*v1alpha1.NodeMaintenance {
 	return others
 }
 
-// othersNow is othersOn, with the NodeMaintenances that are in the cache now. It returns an error if the Machine was deleted meanwhile: the
-// next reconciliation leaves its Node cordoned.
+// othersNow is readOthers, for a Node that is to be restored. It returns an error if the Machine was deleted meanwhile: the next
+// reconciliation leaves its Node cordoned.
 func (r *Reconciler) othersNow(ctx context.Context, s *scope, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
 	if s.owner != nil && !s.owner.keepsCordon {
 		if _, keepsCordon, err := r.machineOf(ctx, s, s.owner.key); err != nil || keepsCordon {
 			return nil, errors.Wrapf(cmp.Or(err, errDeletedMeanwhile), "restoring Node %s", node.Name)
 		}
 	}
+	return s.readOthers(ctx, node)
+}
+
+// readOthers is othersOn, with the NodeMaintenances that are in the cache now.
+func (s *scope) readOthers(ctx context.Context, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
 	maintenances, err := workload.MaintenancesOf(ctx, s.client, node.Name)
 	now := scope{others: slices.DeleteFunc(maintenances, func(m v1alpha1.NodeMaintenance) bool { return m.Name == s.maintenance.Name })}
 	return now.othersOn(node), err

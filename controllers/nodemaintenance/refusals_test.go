@@ -425,7 +425,7 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
 		m := maintenanceOf("m", "one")
 		m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
-		stored := fakes.Client(pod, m)
+		stored := withMaintenances(pod, m)
 		m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
 		r := &Reconciler{
@@ -435,7 +435,8 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 		for _, cordonError := range []error{errors.New("change freeze"), nil} {
 			s := &scope{
 				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: now,
-				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{"one": cordonError},
+				observation: &observedPods{},
+				nodes:       []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{"one": cordonError},
 			}
 			drained := drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}}
 			s.drain = &drainState{pods: map[string][]drainedPod{"one": {drained}}, deleteErrors: map[types.UID]error{}}

@@ -15,9 +15,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -99,7 +101,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 			s.drain.finalAttempt.Missing++ // until the watch delivers the deletion
 			_, seconds := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
 			group.Go(func() error {
-				if !r.Served.StillDrains(ctx, r.Clusters, s.request.Cluster, s.maintenance) { // requests may have taken long
+				if !r.isStillDeleted(ctx, s, node, pod) {
 					changed.Store(true)
 					return nil
 				}
@@ -118,6 +120,30 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 		s.requeueBy(s.now.Add(deleteRetry))
 	}
 	return true, nil
+}
+
+// isStillDeleted decides again whether the drain deletes a Pod, since earlier requests of the reconciliation may have taken long. Labels of
+// the Pod or of its Namespace, or another NodeMaintenance, may protect the Pod by now. It returns false if that cannot be read.
+func (r *Reconciler) isStillDeleted(ctx context.Context, s *scope, node *corev1.Node, pod drainedPod) bool {
+	present, found := s.observation.PodByUID(pod.object.UID)
+	if !found || !r.Served.StillDrains(ctx, r.Clusters, s.request.Cluster, s.maintenance) {
+		return false
+	}
+	others, err := s.readOthers(ctx, node)
+	if err != nil {
+		return false
+	}
+	subject := planinput.RulePod(s.observation, present)
+	verdictOf := func(m *v1alpha1.NodeMaintenance) rules.Verdict {
+		return rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(subject)
+	}
+	var verdicts []rules.Verdict
+	for _, other := range others {
+		if other.Drains() {
+			verdicts = append(verdicts, verdictOf(other))
+		}
+	}
+	return draintimeout.DeletedAtTimeout(pod.Type, verdictOf(s.maintenance), verdicts)
 }
 
 // drainOf returns the time limits of the drain of a Node, nil if there are none.

@@ -27,22 +27,56 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
+// observedPods is an Observation in which all Pods have the same labels, and so have all Namespaces.
+type observedPods struct {
+	workload.Observation
+
+	mu              sync.Mutex
+	pods, namespace map[string]string
+}
+
+func (o *observedPods) PodByUID(uid types.UID) (*corev1.Pod, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: string(uid), UID: uid, Labels: o.pods}}, true
+}
+
+func (o *observedPods) NamespaceLabels(string) (labels map[string]string, known bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.namespace, true
+}
+
+func (o *observedPods) DaemonSetExists(string, string, types.UID) (exists, known bool) {
+	return false, true
+}
+
+// duringDeletions is what a user changes while a webhook hangs for the deletions of some Pods.
+type duringDeletions struct {
+	maintenance *v1alpha1.NodeMaintenance
+	machine     *clusterv1.Machine
+	cluster     *clusterv1.Cluster
+	observed    *observedPods
+	created     *v1alpha1.NodeMaintenance
+}
+
 // TestDeletionsThatWait: a webhook hangs for the deletions of some Pods, so that those of others begin later.
 func TestDeletionsThatWait(t *testing.T) {
 	const pods = 3 * parallelWrites
-	for name, change := range map[string]func(m *v1alpha1.NodeMaintenance, of *clusterv1.Machine, in *clusterv1.Cluster){
-		"R95: no Pod is deleted at the timeout after the Machine was paused": func(_ *v1alpha1.NodeMaintenance, of *clusterv1.Machine, _ *clusterv1.Cluster) {
-			of.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+	protected := &metav1.LabelSelector{MatchLabels: map[string]string{"protected": ""}}
+	for name, change := range map[string]func(d *duringDeletions){
+		"R95: no Pod is deleted at the timeout after the Machine was paused": func(d *duringDeletions) {
+			d.machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 		},
-		"R95: nor after the Cluster was paused": func(_ *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, c *clusterv1.Cluster) {
-			c.Spec.Paused = new(true)
-		},
-		"R95: nor after the NodeMaintenance was completed": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) {
-			m.Spec.Stage = v1alpha1.StageComplete
-		},
-		"R95: nor after it has changed, for example the timeout": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) { m.Generation++ },
-		"R95: nor after it was recreated": func(m *v1alpha1.NodeMaintenance, _ *clusterv1.Machine, _ *clusterv1.Cluster) {
-			m.UID = "another"
+		"R95: nor after the Cluster was paused":                              func(d *duringDeletions) { d.cluster.Spec.Paused = new(true) },
+		"R95: nor after the NodeMaintenance was completed":                   func(d *duringDeletions) { d.maintenance.Spec.Stage = v1alpha1.StageComplete },
+		"R95: nor after it has changed, for example the timeout":             func(d *duringDeletions) { d.maintenance.Generation++ },
+		"R95: nor after it was recreated":                                    func(d *duringDeletions) { d.maintenance.UID = "another" },
+		"R95: nor after the Pods have got a label of a rule that skips them": func(d *duringDeletions) { d.observed.pods = protected.MatchLabels },
+		"R95: nor after their Namespace has got one":                         func(d *duringDeletions) { d.observed.namespace = protected.MatchLabels },
+		"R95: nor after another NodeMaintenance was created that waits until they complete": func(d *duringDeletions) {
+			d.created = maintenanceOf("another", "one")
+			d.created.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorWaitCompleted, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
 		},
 		"R95: otherwise, all are deleted": nil,
 	} {
@@ -55,18 +89,27 @@ func TestDeletionsThatWait(t *testing.T) {
 			m.UID = "m"
 			m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
-			management := fakes.Client(machine, cluster)
+			m.Spec.DrainRules = []v1alpha1.DrainRule{{
+				Name: "protected", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: protected}, {NamespaceSelector: protected}},
+			}}
+			management, observed := fakes.Client(machine, cluster), &observedPods{}
 			var mu sync.Mutex
 			deleted := 0
-			remote := fakes.Builder(m).WithInterceptorFuncs(interceptor.Funcs{
+			remote := withMaintenancesBuilder(m).WithInterceptorFuncs(interceptor.Funcs{
 				Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if deleted++; deleted == 1 && change != nil {
 						stored := m.DeepCopy()
 						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), stored)).To(Succeed())
-						change(stored, machine, cluster)
+						d := &duringDeletions{maintenance: stored, machine: machine, cluster: cluster, observed: observed}
+						observed.mu.Lock()
+						change(d)
+						observed.mu.Unlock()
 						g.Expect(c.Update(ctx, stored)).To(Succeed())
+						if d.created != nil {
+							g.Expect(c.Create(ctx, d.created)).To(Succeed())
+						}
 						g.Expect(management.Update(ctx, machine)).To(Succeed())
 						g.Expect(management.Update(ctx, cluster)).To(Succeed())
 					}
@@ -82,6 +125,7 @@ func TestDeletionsThatWait(t *testing.T) {
 			s := &scope{
 				request: workload.Request{Cluster: key, Object: client.ObjectKeyFromObject(m)}, client: remote, maintenance: m, before: m.DeepCopy(), now: now,
 				nodes: []*corev1.Node{node}, drain: &drainState{pods: map[string][]drainedPod{}, deleteErrors: map[types.UID]error{}},
+				observation: observed,
 			}
 			for i := range pods {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: strconv.Itoa(i), UID: types.UID(strconv.Itoa(i))}}

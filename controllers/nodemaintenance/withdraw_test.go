@@ -20,6 +20,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -86,11 +87,15 @@ func maintenanceOf(name string, nodes ...string) *v1alpha1.NodeMaintenance {
 
 // withMaintenances returns a client of a workload cluster that stores NodeMaintenances and other objects.
 func withMaintenances(objects ...client.Object) client.Client {
+	return withMaintenancesBuilder(objects...).Build()
+}
+
+func withMaintenancesBuilder(objects ...client.Object) *fake.ClientBuilder {
 	return fakes.Builder(objects...).
 		WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
 		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
 			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
-		}).Build()
+		})
 }
 
 func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
