@@ -95,6 +95,9 @@ func removalsNameTheUID(h *History) []string {
 // responsesLost are the faults after which the manager may not know the response to a request that a workload cluster has carried out.
 var responsesLost = []string{networkReset, writesLost, "workload-apiserver-killed"}
 
+// delivery is how long a response may be on its way.
+const delivery = time.Second
+
 // evictedOnce allows a second request only shortly after the first one was processed, and only where the manager does not know the
 // response: its process was killed, or a fault has lost the response. A leader and the one before may do so.
 func evictedOnce(h *History) []string {
@@ -107,8 +110,9 @@ func evictedOnce(h *History) []string {
 		previous, evicted := last[r.pod.uid]
 		last[r.pod.uid] = r
 		switch {
-		case evicted && !h.managerStarted(previous.Requested, r.Requested) &&
-			!h.hadFault(previous.Requested, previous.Answered, responsesLost...) && !h.hadFault(previous.Requested, r.Requested, leaderReplaced) && h.Replicas <= 1:
+		case evicted && h.Replicas <= 1 && !h.managerStarted(previous.Requested, r.Requested) &&
+			!h.hadFault(previous.Requested, previous.Answered.Add(delivery), responsesLost...) &&
+			!h.hadFault(previous.Requested, r.Requested, leaderReplaced):
 			found = append(found, fmt.Sprintf("%s: the same manager process had evicted this Pod: %s", r, previous))
 		case evicted && r.Requested.Sub(previous.Answered) > handover:
 			found = append(found, fmt.Sprintf("%s: the Pod had been evicted: %s", r, previous))

@@ -42,7 +42,7 @@ func TestInvariants(t *testing.T) {
 		{"a manager repeats an eviction during which the API server was killed", func(s *story) {
 			s.storePod("a")
 			s.requestEviction("a", "uid-a", fleet.ManagerAgent)
-			s.Faults = []InjectedFault{{Period{s.now, s.now}, "workload-apiserver-killed"}}
+			s.Faults = []InjectedFault{{Period{s.now.Add(delivery / 2), s.now.Add(delivery)}, "workload-apiserver-killed"}}
 			s.evict("a", "uid-a")
 		}, nil},
 		{"a manager repeats the eviction of its killed predecessor", func(s *story) {
