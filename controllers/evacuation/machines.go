@@ -13,7 +13,6 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -83,19 +82,6 @@ func (s *Suspension) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
-}
-
-// StillDrains reports whether a NodeMaintenance drains as it did when it was read: it was not edited, completed, deleted or suspended
-// since, and its Cluster was not paused. A reconciliation calls it before each deletion of a Pod, since earlier requests may have taken
-// long. If it returns false, that may be because a Machine could not be read, after which no event follows.
-func (m *Machines) StillDrains(ctx context.Context, clusters *workload.Clusters, cluster types.NamespacedName, read *v1alpha1.NodeMaintenance) bool {
-	cached, err := clusters.Client(ctx, cluster)
-	if err != nil {
-		return false
-	}
-	latest := &v1alpha1.NodeMaintenance{}
-	err = cached.Get(ctx, client.ObjectKeyFromObject(read), latest, client.UnsafeDisableDeepCopy)
-	return err == nil && latest.UID == read.UID && latest.Generation == read.Generation && latest.Drains() && !m.Suspension(ctx, cluster).Of(latest)
 }
 
 func (m *Machines) isSuspended(ctx context.Context, cluster types.NamespacedName, maintenance *v1alpha1.NodeMaintenance) (bool, error) {

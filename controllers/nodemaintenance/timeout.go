@@ -125,25 +125,39 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 // isStillDeleted decides again whether the drain deletes a Pod, since earlier requests of the reconciliation may have taken long. Labels of
 // the Pod or of its Namespace, or another NodeMaintenance, may protect the Pod by now. It returns false if that cannot be read.
 func (r *Reconciler) isStillDeleted(ctx context.Context, s *scope, node *corev1.Node, pod drainedPod) bool {
-	present, found := s.observation.PodByUID(pod.object.UID)
-	if !found || !r.Served.StillDrains(ctx, r.Clusters, s.request.Cluster, s.maintenance) {
+	object, found := s.observation.PodByUID(pod.object.UID)
+	if !found || !r.stillDrains(ctx, s) {
 		return false
 	}
 	others, err := s.readOthers(ctx, node)
 	if err != nil {
 		return false
 	}
-	subject := planinput.RulePod(s.observation, present)
-	verdictOf := func(m *v1alpha1.NodeMaintenance) rules.Verdict {
-		return rules.NewMatcher(rules.InEffect(&m.Spec)).Decide(subject)
-	}
-	var verdicts []rules.Verdict
+	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: []*corev1.Node{node}}}
 	for _, other := range others {
 		if other.Drains() {
-			verdicts = append(verdicts, verdictOf(other))
+			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: []*corev1.Node{node}})
 		}
 	}
-	return draintimeout.DeletedAtTimeout(pod.Type, verdictOf(s.maintenance), verdicts)
+	c := planinput.ComponentOf(s.maintenance.Name, drains, s.now)
+	now := drainedPod{Pod: c.Pod(s.observation, object, pod.evacuation, false, s.now), object: object, evacuation: pod.evacuation}
+	now.verdict, now.others = now.VerdictOf(s.maintenance.Name)
+	_, deletes := deleteAt(drainOf(s, node), node, now)
+	return deletes
+}
+
+// stillDrains reports whether the NodeMaintenance drains as it did when it was read: it was not edited, completed, deleted or suspended
+// since, and its Cluster was not paused. If it returns false, that may be because a Machine could not be read, after which no event
+// follows.
+func (r *Reconciler) stillDrains(ctx context.Context, s *scope) bool {
+	cached, err := r.Clusters.Client(ctx, s.request.Cluster)
+	if err != nil {
+		return false
+	}
+	latest := &v1alpha1.NodeMaintenance{}
+	err = cached.Get(ctx, client.ObjectKeyFromObject(s.maintenance), latest, client.UnsafeDisableDeepCopy)
+	return err == nil && latest.UID == s.maintenance.UID && latest.Generation == s.maintenance.Generation && latest.Drains() &&
+		!r.Served.Suspension(ctx, s.request.Cluster).Of(latest)
 }
 
 // drainOf returns the time limits of the drain of a Node, nil if there are none.

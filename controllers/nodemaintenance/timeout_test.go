@@ -33,12 +33,16 @@ type observedPods struct {
 
 	mu              sync.Mutex
 	pods, namespace map[string]string
+	owners          []metav1.OwnerReference // of the Pods
 }
 
 func (o *observedPods) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: string(uid), UID: uid, Labels: o.pods}}, true
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: string(uid), UID: uid, Labels: o.pods, OwnerReferences: o.owners},
+		Spec:       corev1.PodSpec{NodeName: "one"},
+	}, true
 }
 
 func (o *observedPods) NamespaceLabels(string) (labels map[string]string, known bool) {
@@ -48,7 +52,7 @@ func (o *observedPods) NamespaceLabels(string) (labels map[string]string, known 
 }
 
 func (o *observedPods) DaemonSetExists(string, string, types.UID) (exists, known bool) {
-	return false, true
+	return true, true
 }
 
 // duringDeletions is what a user changes while a webhook hangs for the deletions of some Pods.
@@ -74,6 +78,9 @@ func TestDeletionsThatWait(t *testing.T) {
 		"R95: nor after it was recreated":                                    func(d *duringDeletions) { d.maintenance.UID = "another" },
 		"R95: nor after the Pods have got a label of a rule that skips them": func(d *duringDeletions) { d.observed.pods = protected.MatchLabels },
 		"R95: nor after their Namespace has got one":                         func(d *duringDeletions) { d.observed.namespace = protected.MatchLabels },
+		"R95: nor after a DaemonSet has adopted the Pods, and would replace them": func(d *duringDeletions) {
+			d.observed.owners = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)}}
+		},
 		"R95: nor after another NodeMaintenance was created that waits until they complete": func(d *duringDeletions) {
 			d.created = maintenanceOf("another", "one")
 			d.created.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorWaitCompleted, Pods: []v1alpha1.DrainRulePodSelector{{}}}}

@@ -61,13 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
 		return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
 	}
-	maintenances, err := workload.MaintenancesOf(ctx, s.client, request.Object.Name)
-	if err != nil {
-		return workload.Result(err)
-	}
-	suspension := r.Machines.Suspension(ctx, request.Cluster)
-	s.draining = daemonset.On(s.node, maintenances, suspension.Of)
-	if err := suspension.Err(); err != nil {
+	if err := r.findDrains(ctx, s); err != nil {
 		return workload.Result(err)
 	}
 	kept, err := r.keepAway(ctx, s)
@@ -78,6 +72,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	return reconcile.Result{RequeueAfter: s.requeue}, nil
+}
+
+// findDrains finds the drains of the Node and their rules. It returns an error if it cannot read whether one of them is suspended, or if
+// the Cluster is paused.
+func (r *Reconciler) findDrains(ctx context.Context, s *scope) (err error) {
+	if s.client, err = r.Clusters.Client(ctx, s.cluster); err != nil {
+		return err
+	}
+	maintenances, err := workload.MaintenancesOf(ctx, s.client, s.node.Name)
+	if err != nil {
+		return err
+	}
+	suspension := r.Machines.Suspension(ctx, s.cluster)
+	s.draining, s.matchers = daemonset.On(s.node, maintenances, suspension.Of), nil
+	for _, d := range s.draining {
+		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))
+	}
+	return suspension.Err()
 }
 
 // keepAway adds or removes the taint of the Node. It returns true once the watch has delivered the taint: the DaemonSet controller, which
@@ -108,19 +120,13 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	if err := s.client.List(ctx, evacuations, workload.OnNode(s.node.Name)); err != nil {
 		return errors.Wrapf(err, "listing the Evacuations of Node %s", s.node.Name)
 	}
-	for _, d := range s.draining {
-		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))
-	}
 	return r.deletePods(ctx, s, observation, evacuations.Items)
 }
 
-// changedRetry is the delay before the next decision about Pods whose drain has changed since the last one. An event follows, too, unless a
-// Machine cannot be read.
-const changedRetry = 5 * time.Second
-
+// deletePods deletes those Pods that the drains target. Since earlier requests may have taken long, it finds the drains again before each
+// deletion.
 func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workload.Observation, evacuations []v1alpha1.Evacuation) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
-	changed := false
 	for i := range evacuations {
 		e := &evacuations[i]
 		pod, found := workload.PodOf(observation, e)
@@ -132,20 +138,19 @@ func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workl
 			continue
 		}
 		by, refusal := daemonset.Decide(s.input(observation, e, pod))
+		if refusal == daemonset.NotRefused {
+			if err := r.findDrains(ctx, s); err != nil {
+				return err
+			}
+			by, refusal = daemonset.Decide(s.input(observation, e, pod))
+		}
 		if refusal != daemonset.NotRefused {
 			ctrl.LoggerFrom(ctx).V(4).Info("Skipped Pod", "Pod", klog.KObj(pod), "reason", refusal)
-			continue
-		}
-		if !r.Machines.StillDrains(ctx, r.Clusters, s.cluster, by) { // earlier requests may have taken long
-			changed = true
 			continue
 		}
 		if err := r.delete(ctx, s, e, pod, by); err != nil && failure == nil {
 			failure = err
 		}
-	}
-	if changed {
-		s.requeue = changedRetry
 	}
 	return failure
 }

@@ -34,7 +34,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -73,20 +73,33 @@ func (o podsOf) DaemonSetExists(string, string, types.UID) (exists, known bool) 
 
 func (o podsOf) NamespaceLabels(string) (map[string]string, bool) { return nil, true }
 
-// TestMaintenanceThatEndsDuringDeletions: a webhook hangs for the deletion of a Pod, and meanwhile a user completes the NodeMaintenance.
-func TestMaintenanceThatEndsDuringDeletions(t *testing.T) {
-	for name, ends := range map[string]bool{
-		"R95: no Pod of a DaemonSet is deleted after the NodeMaintenance was completed": true,
-		"R95: otherwise, all are deleted":                                               false,
+// TestChangesDuringDeletions: a webhook hangs for the deletion of a Pod, and meanwhile a user changes something.
+func TestChangesDuringDeletions(t *testing.T) {
+	drainsNode := func(name string, behavior v1alpha1.DrainBehavior) *v1alpha1.NodeMaintenance {
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
+		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+			NodeRef: v1alpha1.NodeReference{Name: "n"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDaemonSet, PodPriority: 1000}},
+		}}
+		return m
+	}
+	for name, tc := range map[string]struct {
+		completed bool
+		created   client.Object
+		paused    bool
+		all       bool
+	}{
+		"R95: no Pod of a DaemonSet is deleted after the NodeMaintenance was completed": {completed: true},
+		"R95: nor after another NodeMaintenance waits until it completes":               {created: drainsNode("another", v1alpha1.DrainBehaviorWaitCompleted)},
+		"R95: nor after the Cluster was paused":                                         {paused: true},
+		"R95: otherwise, all are deleted":                                               {created: drainsNode("another", v1alpha1.DrainBehaviorDrain), all: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
-			m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
-			m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorDrain, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
-			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
-				NodeRef: v1alpha1.NodeReference{Name: "n"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDaemonSet, PodPriority: 1000}},
-			}}
+			m := drainsNode("m", v1alpha1.DrainBehaviorDrain)
+			inManagement := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+			management := fakes.Client(inManagement)
 			observed, objects := podsOf{pods: map[types.UID]*corev1.Pod{}}, []client.Object{m}
 			for _, name := range []string{"a", "b"} {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
@@ -98,34 +111,44 @@ func TestMaintenanceThatEndsDuringDeletions(t *testing.T) {
 				objects = append(objects, pod.DeepCopy(), e)
 			}
 			deleted := 0
-			remote := fakes.Builder(objects...).WithStatusSubresource(&v1alpha1.Evacuation{}).WithInterceptorFuncs(interceptor.Funcs{
-				Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
-					if deleted++; ends {
-						completed := m.DeepCopy()
-						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), completed)).To(Succeed())
-						completed.Spec.Stage = v1alpha1.StageComplete
-						g.Expect(c.Update(ctx, completed)).To(Succeed())
-					}
-					return nil
-				},
-			}).Build()
+			remote := fakes.Builder(objects...).WithStatusSubresource(&v1alpha1.Evacuation{}).
+				WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
+					return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+				}).
+				WithInterceptorFuncs(interceptor.Funcs{
+					Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+						if deleted++; deleted > 1 {
+							return nil
+						}
+						if tc.completed {
+							completed := m.DeepCopy()
+							g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), completed)).To(Succeed())
+							completed.Spec.Stage = v1alpha1.StageComplete
+							g.Expect(c.Update(ctx, completed)).To(Succeed())
+						}
+						if tc.created != nil {
+							g.Expect(c.Create(ctx, tc.created)).To(Succeed())
+						}
+						inManagement.Spec.Paused = new(tc.paused)
+						g.Expect(management.Update(ctx, inManagement)).To(Succeed())
+						return nil
+					},
+				}).Build()
 			stored := &v1alpha1.EvacuationList{}
 			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
-			management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
 			r := &Reconciler{
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
 				Machines: &evacuationcontroller.Machines{Reader: management, Maintenances: &machinemaintenance.Requester{}},
 				written:  expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-			s := &scope{cluster: cluster, client: remote, node: node, now: time.Now(), draining: daemonset.On(node, []v1alpha1.NodeMaintenance{*m}, nil)}
-			s.matchers = []*rules.Matcher{rules.NewMatcher(rules.InEffect(&m.Spec))}
-			g.Expect(r.deletePods(t.Context(), s, observed, stored.Items)).To(Succeed())
-			if ends {
-				g.Expect(deleted).To(Equal(1))
-				g.Expect(s.requeue).To(Equal(changedRetry))
-			} else {
-				g.Expect(deleted).To(Equal(2))
+			s := &scope{cluster: cluster, node: node, now: time.Now()}
+			g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
+			err := r.deletePods(t.Context(), s, observed, stored.Items)
+			g.Expect(workload.IsPaused(err)).To(Equal(tc.paused), "%v", err)
+			g.Expect(deleted).To(Equal(map[bool]int{false: 1, true: 2}[tc.all]))
+			if !tc.paused {
+				g.Expect(err).NotTo(HaveOccurred())
 			}
 		})
 	}
