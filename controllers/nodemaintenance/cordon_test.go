@@ -19,7 +19,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // The client reads the Node as it was before all writes, as with a lagging watch.
@@ -98,8 +97,7 @@ func TestDeletedBeforeItsStageIsReported(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		cordoned := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		cordoned.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}
-		server := fakes.Builder(m, node, cordoned).WithStatusSubresource(m).
-			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+		server := withMaintenancesBuilder(m, node, cordoned).WithStatusSubresource(m).
 			WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 					if object.GetName() == "b" && fails {

@@ -99,8 +99,7 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 			a.Annotations, a.Spec.Unschedulable = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}, true // by a NodeMaintenance that is recreated
 			a.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeMaintenancePlanned, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}}
 			refuses := true
-			server := fakes.Builder(m, a, b).WithStatusSubresource(m, a).
-				WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+			server := withMaintenancesBuilder(m, a, b).WithStatusSubresource(m, a).
 				WithInterceptorFuncs(interceptor.Funcs{
 					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
 						options ...client.SubResourcePatchOption,

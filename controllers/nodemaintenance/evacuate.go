@@ -427,6 +427,9 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 
 // withdrawAll withdraws from the Evacuations of a Node's Pods, except the wanted ones: from those in the cache, and from those that this
 // reconciler has created and that the watch has not delivered yet.
+//
+// The requests are in the order of names, also of Nodes: after one without an answer, withdrawUnwanted skips the others of the Namespace,
+// and each attempt must report the same one, see reportedMessage.
 func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
 	evacuations, err := evacuationsOn(ctx, s.client, node.Name)
 	if err != nil {

@@ -184,18 +184,12 @@ func listLeft(s *scope, left []bool) {
 	slices.SortFunc(m.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 }
 
-// readLongAgo is the time after which the other NodeMaintenances and the Machine are read again before a Node is restored: earlier requests
-// of the reconciliation have taken long, because an admission webhook hangs for example.
-const readLongAgo = time.Second
-
 func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.Node, restore func(*corev1.Node) (changed bool)) error {
 	node = r.latest(s, node)
-	changed, restored, others := node.DeepCopy(), false, s.othersOn(node)
-	if r.Clock.Since(s.now) >= readLongAgo {
-		var err error
-		if others, err = r.othersNow(ctx, s, node); err != nil {
-			return err
-		}
+	changed, restored := node.DeepCopy(), false
+	others, err := r.othersNow(ctx, s, node)
+	if err != nil {
+		return err
 	}
 	if kept, err := r.isKeptCordoned(ctx, s, others); err != nil || kept {
 		return err
@@ -228,8 +222,9 @@ func (s *scope) othersOn(node *corev1.Node) []*v1alpha1.NodeMaintenance {
 	return others
 }
 
-// othersNow is readOthers, for a Node that is to be restored. It returns an error if the Machine was deleted meanwhile: the next
-// reconciliation leaves its Node cordoned.
+// othersNow is readOthers, for a Node that is to be restored: earlier requests of the reconciliation may have taken long, because an
+// admission webhook hangs for example. It returns an error if the Machine was deleted meanwhile: the next reconciliation leaves its Node
+// cordoned.
 func (r *Reconciler) othersNow(ctx context.Context, s *scope, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
 	if s.owner != nil && !s.owner.keepsCordon {
 		if _, keepsCordon, err := r.machineOf(ctx, s, s.owner.key); err != nil || keepsCordon {

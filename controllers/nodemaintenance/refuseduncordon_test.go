@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestRefusedUncordon(t *testing.T) {
@@ -31,8 +30,7 @@ func TestRefusedUncordon(t *testing.T) {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		}
 		refuses := true
-		server := fakes.Builder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
-			WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
+		server := withMaintenancesBuilder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
 			WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 					if object.GetName() == "b" && refuses {

@@ -285,7 +285,7 @@ func TestChangesDuringAWithdrawal(t *testing.T) {
 			r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode), Machines: fakes.Client(machine), Clock: clock.RealClock{}}
 			s := &scope{
 				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: remote, maintenance: cached,
-				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine)}, now: time.Now().Add(-readLongAgo),
+				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine)}, now: time.Now(),
 			}
 			err := r.uncordonNode(t.Context(), s, node, cordon.Restore)
 			g.Expect(err != nil).To(Equal(tc.deleted), "the next reconciliation leaves the Node to the drain of the Machine")
