@@ -135,3 +135,18 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 		})
 	}
 }
+
+func TestDeselectedNodes(t *testing.T) {
+	t.Run("R94: Nodes are released in the order of their names, so that each attempt reports the same Evacuation", func(t *testing.T) {
+		g, names := NewWithT(t), []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
+		var nodes []client.Object
+		for _, name := range names {
+			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
+		}
+		deselected, err := deselectedNodes(t.Context(), &scope{client: withMaintenances(nodes...), maintenance: m, before: m})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(nodeNames(deselected)).To(Equal(names))
+	})
+}
