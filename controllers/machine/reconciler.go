@@ -235,11 +235,13 @@ func (r *Reconciler) liveCluster(ctx context.Context, s *scope) (*clusterv1.Clus
 }
 
 // reconcileRunning sets the hook of a Machine that is not being deleted if a policy selects it, and removes it if none does. It then
-// carries out what the stage annotation or an in-place update requests.
+// carries out what the stage annotation or an in-place update requests. If the Cluster is being deleted, it removes the hook, and only
+// continues a drain in place that has begun.
 func (r *Reconciler) reconcileRunning(ctx context.Context, s *scope) (reconcile.Result, error) {
 	doing, change, next := "removing the hook", machinedrain.RemoveHook, r.reconcileStage
 	switch {
 	case !s.cluster.DeletionTimestamp.IsZero():
+		next = r.continueInDeletedCluster
 	case r.awaitsLabels(ctx, s):
 		doing, change, next = "keeping the hook", machinedrain.KeepHook, r.holdUnconfirmed
 	case s.isReportOutdated(): // before the hook is removed: without it, the condition would be that of a drain in progress

@@ -244,6 +244,13 @@ func TestDrainAfterRestart(t *testing.T) {
 				d.Expect(d.management.Delete(d.t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "own"}})).To(Succeed())
 			},
 		},
+		"M145: after a restart, the drain in place of a Machine that no policy selects continues while its Cluster is being deleted": {
+			inPlace: true, keeps: true,
+			meanwhile: func(d *restartedDrain) {
+				d.Expect(d.management.Delete(d.t.Context(), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "own"}})).To(Succeed())
+				d.deleteCluster()
+			},
+		},
 		"M162: after a restart, the drain before an update in place that has begun continues": {
 			inPlace: true, keeps: true, meanwhile: func(d *restartedDrain) { d.change(beginUpdate) },
 		},
@@ -273,6 +280,19 @@ func TestDrainAfterRestart(t *testing.T) {
 			inPlace: true, keeps: true,
 			meanwhile: func(d *restartedDrain) {
 				d.change(beginUpdate)
+				d.deleteCluster()
+			},
+		},
+		"M162: after a restart, a drain before an update in place continues while the Cluster is being deleted, also if only a cordon is required by then": {
+			inPlace: true, meanwhile: func(d *restartedDrain) {
+				d.change(func(m *clusterv1.Machine) {
+					delete(m.Annotations, v1alpha1.MachineStageAnnotation)
+					m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+				})
+				policy := &v1alpha1.MachineDrainPolicy{}
+				d.Expect(d.management.Get(d.t.Context(), client.ObjectKey{Namespace: "fleet", Name: "own"}, policy)).To(Succeed())
+				policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesCordon
+				d.Expect(d.management.Update(d.t.Context(), policy)).To(Succeed())
 				d.deleteCluster()
 			},
 		},

@@ -37,7 +37,7 @@ const eventInvalidStage = "InvalidStage"
 // Machine.
 func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if !s.mayHaveStage() {
-		return r.continueInDeletedCluster(ctx, s)
+		return reconcile.Result{}, nil
 	}
 	stage, problem := machinedrain.RequestedStage(s.machine, s.policy)
 	err := r.findMaintenance(ctx, s, stage)
@@ -70,26 +70,28 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 	return reconcile.Result{RequeueAfter: s.pollStage(condition.Reason)}, r.setCondition(ctx, s, condition)
 }
 
-// continueInDeletedCluster continues the drain in place of a Machine whose Cluster is being deleted, unless nothing requests it any more.
-// Its NodeMaintenance gets the settings and drain rules that the Machine has then, and does not change any more until the Machine is
-// deleted.
+// continueInDeletedCluster continues the suspended drain in place of a Machine whose Cluster is being deleted, unless nothing requests the
+// drain any more. The NodeMaintenance gets the settings and drain rules that the Machine has then, and does not change any more until the
+// Machine is deleted. The condition of the Machine stays as it is.
 func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
-	stage, _ := machinedrain.RequestedStage(s.machine, s.policy)
-	isRequested := stage == v1alpha1.StageDrain || machinedrain.UpdateContinues(s.machine)
-	if !isRequested || r.Maintenances.Continues(s.machine) {
+	if !machinedrain.MayBeMaintained(s.machine) || r.Maintenances.Continues(s.machine) {
 		return reconcile.Result{}, nil
 	}
-	err := r.findMaintenance(ctx, s, "")
-	switch {
-	case err != nil || s.maintenance == nil || !s.maintenance.Drains():
+	if err := r.findMaintenance(ctx, s, ""); err != nil || s.maintenance == nil || !s.maintenance.Drains() {
 		return reconcile.Result{}, err
-	case s.hasUnreadPolicy() || stage == v1alpha1.StageDrain && s.policy != nil:
+	}
+	requested, _ := machinedrain.RequestedStage(s.machine, s.policy)
+	stage := machinedrain.ContinuedStage(s.machine, requested, s.maintenance)
+	switch {
+	case s.hasUnreadPolicy():
+		return reconcile.Result{RequeueAfter: unreadRetry}, nil
+	case stage == v1alpha1.StageDrain && s.policy != nil:
 		waiting, err := r.requestMaintenance(ctx, s)
 		return workload.RequeueAt(waiting.at, s.now), err
-	default:
+	case stage == v1alpha1.StageDrain || machinedrain.UpdateContinues(s.machine):
 		r.continueDrain(s)
-		return reconcile.Result{}, nil
 	}
+	return reconcile.Result{}, nil
 }
 
 // staysAsIs reports whether neither the maintenance of a running Machine nor its condition changes, and after how long the Machine is
@@ -162,8 +164,8 @@ func (s *scope) pollStage(reason string) time.Duration {
 // mayHaveStage reports whether a maintenance of the Machine may have been requested, or may exist.
 func (s *scope) mayHaveStage() bool {
 	_, requested := s.machine.Annotations[v1alpha1.MachineStageAnnotation]
-	return s.cluster.DeletionTimestamp.IsZero() &&
-		(requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) || machinedrain.MayHaveMaintenance(s.machine))
+	return requested || s.policy != nil || s.isWatched || conditions.Has(s.machine, v1alpha1.MachineNodeMaintenance) ||
+		machinedrain.MayHaveMaintenance(s.machine)
 }
 
 // allowUpdate tells the updater that an in-place update may begin, if the reason of the Machine's condition permits it, and withdraws that
