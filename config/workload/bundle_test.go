@@ -205,9 +205,10 @@ func TestVersionChangesWithObjects(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			digest.Write(content)
 		}
-		g.Expect(fmt.Sprintf("%x", digest.Sum(nil))).To(Equal(digests[workload.BundleVersion]),
+		actual := fmt.Sprintf("%x", digest.Sum(nil))
+		g.Expect(actual).To(Equal(digests[workload.BundleVersion]),
 			"What is installed in workload clusters has changed, maybe only in a comment in api/, which is also in the CRD. "+
-				"Increase BundleVersion in config/workload/bundle.go, and add this digest to digests in bundle_test.go")
+				"Increase BundleVersion in config/workload/bundle.go, and add the digest to digests in bundle_test.go: %s", actual)
 	})
 }
 
