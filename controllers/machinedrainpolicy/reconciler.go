@@ -21,10 +21,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -56,13 +58,24 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 	r.events = mgr.GetEventRecorderFor("node-maintenance-policy") //nolint:staticcheck // CAPI's own controllers record core events, which kubectl describe shows
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machinedrainpolicy").
-		For(&v1alpha1.MachineDrainPolicy{}).
+		For(&v1alpha1.MachineDrainPolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.MachineDrainPolicy{}, statusChanged()).
 		Watches(&clusterv1.Machine{}, r.policiesOfNamespace()).
 		Watches(&clusterv1.Cluster{}, r.policiesOfNamespace()).
 		Watches(&clusterv1.MachinePool{}, r.policiesOfNamespace()).
 		WithOptions(options).
 		Complete(r)
 	return errors.Wrap(err, "setting up the machine drain policy controller")
+}
+
+// statusChanged enqueues a policy whose status has changed, after a delay: the writes of this controller are such changes, too, and what
+// drains wait for may have changed again meanwhile.
+func statusChanged() handler.EventHandler {
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			queue.AddAfter(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.ObjectNew)}, settleWaits)
+		},
+	}
 }
 
 // policiesOfNamespace enqueues all MachineDrainPolicies of an object's namespace after a delay.

@@ -6,17 +6,20 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -47,6 +50,29 @@ func TestLongestWaits(t *testing.T) {
 		if got := strings.Join(names, " "); got != "m0 m2 m3 m4 m5" {
 			t.Errorf("got %s", got)
 		}
+	})
+}
+
+// delays records after how long objects are added to a queue.
+type delays struct {
+	workqueue.TypedRateLimitingInterface[reconcile.Request]
+	all []time.Duration
+}
+
+func (d *delays) AddAfter(_ reconcile.Request, after time.Duration) { d.all = append(d.all, after) }
+
+func TestEvents(t *testing.T) {
+	t.Run("M34: a change of what drains wait for is written after ten seconds, also if the policy's status has just been written", func(t *testing.T) {
+		queue := &delays{}
+		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "p"}}
+		before := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", ResourceVersion: "1"}}
+		after := before.DeepCopy()
+		after.ResourceVersion = "2"
+		after.Status.Conditions = []metav1.Condition{{Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMachineDraining}}
+		r := &Reconciler{Client: fakes.Builder(policy).Build()}
+		r.policiesOfNamespace().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+		statusChanged().Update(t.Context(), event.UpdateEvent{ObjectOld: policy, ObjectNew: policy}, queue)
+		NewWithT(t).Expect(queue.all).To(Equal([]time.Duration{10 * time.Second, 10 * time.Second}))
 	})
 }
 
