@@ -47,6 +47,8 @@ type arena struct {
 	cluster  kwok.Cluster
 	// limit is the client of the bare loop. It has no client-side rate limit and a separate user.
 	limit kubernetes.Interface
+	// evacuations is a client of the same user, for Evacuations.
+	evacuations client.Client
 	// kubeconfig is the path of kubectl's kubeconfig.
 	kubeconfig string
 	// machines counts all created Machines, for their names.
@@ -118,6 +120,9 @@ func (a *arena) addClients() error {
 		return err
 	}
 	if a.limit, err = kubernetes.NewForConfig(config); err != nil {
+		return errors.Wrap(err, "creating the client of the bare loop")
+	}
+	if a.evacuations, err = client.New(config, client.Options{Scheme: a.workload.Client.Scheme()}); err != nil {
 		return errors.Wrap(err, "creating the client of the bare loop")
 	}
 	a.kubeconfig, err = a.writeKubeconfig(kubectlUser)

@@ -106,9 +106,18 @@ func TestAbsentCandidates(t *testing.T) {
 	content := r.flat()
 	g.Expect(content).To(HaveKeyWithValue("limit_seconds", 10.0))
 	g.Expect(content).To(HaveKeyWithValue("absent", []string{"capnm", "kubectl", "capi"}))
-	for _, key := range []string{"capi_seconds", "capi_evictions", "capi_refused", "ratio"} {
+	for _, key := range []string{"capi_seconds", "capi_evictions", "capi_refused", "ratio", "evacuating_ratio"} {
 		g.Expect(content).NotTo(HaveKey(key))
 	}
+}
+
+// Our time is compared with each limit that ran.
+func TestRatios(t *testing.T) {
+	g := NewWithT(t)
+	samples := []sample{{Candidate: "limit", Seconds: 10}, {Candidate: "evacuating", Seconds: 12}, {Candidate: "capnm", Seconds: 15}}
+	content := newResult(scenario{}, load{}, nil, options{}, samples).flat()
+	g.Expect(content).To(HaveKeyWithValue("ratio", 1.5))
+	g.Expect(content).To(HaveKeyWithValue("evacuating_ratio", 1.25))
 }
 
 func TestMedian(t *testing.T) {

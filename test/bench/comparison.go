@@ -158,15 +158,15 @@ func judge(o options, l load, samples []sample) []string {
 		}
 		wrong = append(wrong, s.Violations...)
 	}
-	if ratio := ratioOf(samples); o.maxRatio > 0 && ratio > o.maxRatio {
+	if ratio := ratioOf(samples, limitCandidate); o.maxRatio > 0 && ratio > o.maxRatio {
 		wrong = append(wrong, fmt.Sprintf("we took %.2f times the limit, more than %.2f", ratio, o.maxRatio))
 	}
 	return wrong
 }
 
-// ratioOf returns our time as a multiple of the limit, or 0 if one of the two did not run.
-func ratioOf(samples []sample) float64 {
-	limit := median(values(samples, limitCandidate.name, func(s sample) float64 { return s.Seconds }))
+// ratioOf returns our time as a multiple of that of a limit, or 0 if one of the two did not run.
+func ratioOf(samples []sample, of candidate) float64 {
+	limit := median(values(samples, of.name, func(s sample) float64 { return s.Seconds }))
 	if limit == 0 {
 		return 0
 	}

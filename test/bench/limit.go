@@ -18,7 +18,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 )
 
@@ -30,15 +33,26 @@ var limitCandidate = candidate{
 	requests: func(events controlplane.Events) controlplane.Events { return events.By(limitUser) },
 }
 
+// evacuatingCandidate is the limit of a drain by Evacuations, which KEP-4563 asks for.
+var evacuatingCandidate = candidate{
+	name:     "evacuating",
+	about:    "the bare loops, which also create an Evacuation before each eviction; the garbage collector deletes it",
+	runs:     func(o options) int { return o.runs },
+	run:      evacuateByBareLoops,
+	requests: func(events controlplane.Events) controlplane.Events { return events.By(limitUser) },
+}
+
 // bareLoops is the number of parallel loops without budgets.
 const bareLoops = 20
 
 // bareLoop evicts the Pods that a selector selects.
 type bareLoop struct {
 	client kubernetes.Interface
-	pods   string // a label selector
-	budget string // name of their budget; empty: none
-	nodes  sets.Set[string]
+	// evacuations creates Evacuations; nil: the loop creates none.
+	evacuations client.Client
+	pods        string // a label selector
+	budget      string // name of their budget; empty: none
+	nodes       sets.Set[string]
 
 	waiting []corev1.Pod
 	left    sets.Set[types.UID]
@@ -48,6 +62,14 @@ type bareLoop struct {
 }
 
 func drainByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
+	return a.runBareLoops(ctx, t, nil)
+}
+
+func evacuateByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
+	return a.runBareLoops(ctx, t, a.evacuations)
+}
+
+func (a *arena) runBareLoops(ctx context.Context, t target, evacuations client.Client) (span, error) {
 	taken := span{started: time.Now()}
 	if err := a.cordon(ctx, t.nodes); err != nil {
 		return span{}, err
@@ -57,6 +79,7 @@ func drainByBareLoops(ctx context.Context, a *arena, t target) (span, error) {
 		group.SetLimit(1)
 	}
 	for _, loop := range a.bareLoops(t) {
+		loop.evacuations = evacuations
 		group.Go(func() error { return loop.run(loopCtx) })
 	}
 	if err := group.Wait(); err != nil {
@@ -200,6 +223,13 @@ func (l *bareLoop) evictAll(ctx context.Context) error {
 }
 
 func (l *bareLoop) evict(ctx context.Context, pod corev1.Pod) error {
+	if l.evacuations != nil {
+		e := evacuation.New(&pod, nil, v1alpha1.DefaultProgressDeadlineSeconds)
+		e.Finalizers = nil // of an instigator, which would remove it
+		if err := l.evacuations.Create(ctx, e); client.IgnoreAlreadyExists(err) != nil {
+			return errors.Wrapf(err, "creating the Evacuation of pod %s", pod.Name)
+		}
+	}
 	return l.client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},

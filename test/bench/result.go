@@ -9,14 +9,15 @@ type result struct {
 	// Candidates in the order of the scenario, including those that did not run.
 	Candidates []candidate
 	Samples    []sample
-	Ratio      float64
+	Ratio      float64 // of the limit
+	Evacuating float64 // of the limit that also creates Evacuations
 	Failures   []string
 }
 
 func newResult(s scenario, l load, candidates []candidate, o options, samples []sample) *result {
 	return &result{
 		Scenario: s.name, About: s.about, Options: o, Load: l, Candidates: candidates,
-		Samples: samples, Ratio: ratioOf(samples), Failures: judge(o, l, samples),
+		Samples: samples, Ratio: ratioOf(samples, limitCandidate), Evacuating: ratioOf(samples, evacuatingCandidate), Failures: judge(o, l, samples),
 	}
 }
 
@@ -32,6 +33,9 @@ func (r *result) flat() map[string]any {
 	}
 	if r.Ratio > 0 {
 		content["ratio"] = round(r.Ratio)
+	}
+	if r.Evacuating > 0 {
+		content["evacuating_ratio"] = round(r.Evacuating)
 	}
 	absent := []string{}
 	for _, c := range r.Candidates {

@@ -28,10 +28,11 @@ type outcome interface {
 var scenarios = []scenario{
 	compare("drain", "one Node whose Pods share a strict budget with Pods of other Nodes", drainLoad, limitCandidate, capnmCandidate, kubectlCandidate,
 		capiCandidate),
-	compare("pods", "a full Node without budgets", podsLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
+	compare("pods", "a full Node without budgets", podsLoad, limitCandidate, evacuatingCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
 	compare("orders", "one Node with Pods of five drain orders", ordersLoad, limitCandidate, capnmCandidate, capiCandidate),
 	compare("volumes", "one Node whose volumes have to be detached", volumesLoad, limitCandidate, capnmCandidate, capiCandidate),
-	compare("nodes", "half of all Nodes at once, under shared budgets", nodesLoad, limitCandidate, capnmCandidate, kubectlCandidate, capiCandidate),
+	compare("nodes", "half of all Nodes at once, under shared budgets", nodesLoad, limitCandidate, evacuatingCandidate, capnmCandidate,
+		kubectlCandidate, capiCandidate),
 	compare("rollout", "a MachineDeployment replaces all its Nodes", rolloutLoad, capnmRolloutCandidate, announceRolloutCandidate, ignoreRolloutCandidate,
 		capiRolloutCandidate),
 	alone("burst", "all Machines of a cluster deleted at once", burstLoad, measureBurst),

@@ -27,6 +27,9 @@ func (r *result) print(w io.Writer) error {
 	if r.Ratio > 0 {
 		fmt.Fprintf(text, "\nWe took %.2f times the limit.\n", r.Ratio)
 	}
+	if r.Evacuating > 0 {
+		fmt.Fprintf(text, "We took %.2f times the limit of a drain by Evacuations.\n", r.Evacuating)
+	}
 	_, err := io.WriteString(w, text.String())
 	return errors.Wrap(err, "writing the table")
 }
