@@ -51,8 +51,11 @@ func (s *selection) targets(args []string, kinds ...string) (targets, error) {
 	if t.selector, err = labels.Parse(s.selector); err != nil {
 		return t, usagef("invalid selector: %v", err)
 	}
-	if (len(t.names) > 0) == (s.selector != "") {
+	switch named, selected := len(t.names) > 0, s.selector != ""; {
+	case named && selected:
 		return t, usagef("name objects or select them with -l, not both")
+	case !named && !selected:
+		return t, usagef("name a %s, or select objects with -l", t.kind)
 	}
 	t.namespace, err = s.namespace()
 	return t, err

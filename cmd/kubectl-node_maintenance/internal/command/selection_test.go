@@ -34,6 +34,13 @@ func TestTargets(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(targets.names).To(Equal([]string{"b", "a"}))
 	})
+	t.Run("K72: a command line that names and selects objects, or does neither, says what is wrong", func(t *testing.T) {
+		g, o := NewWithT(t), &options{config: genericclioptions.NewConfigFlags(true)}
+		_, err := (&selection{options: o}).targets([]string{"machine"}, "machine")
+		g.Expect(err).To(MatchError("name a machine, or select objects with -l"))
+		_, err = (&selection{options: o, selector: "app=web"}).targets([]string{"machine", "a"}, "machine")
+		g.Expect(err).To(MatchError("name objects or select them with -l, not both"))
+	})
 }
 
 func TestConcernsMachines(t *testing.T) {
@@ -134,7 +141,8 @@ func TestOwnNodes(t *testing.T) {
 			g := NewWithT(t)
 			_, stderr, code := own(append(command, "node", node)...)
 			g.Expect(code).To(Equal(3))
-			g.Expect(stderr).To(ContainSubstring("no Machine of Node own in namespace default of context ; for a Node of this cluster itself, pass --as-workload"))
+			g.Expect(stderr).To(ContainSubstring("no Machine of Node own in namespace default of API server " + address +
+				"; for a Node of this cluster itself, pass --as-workload"))
 			g.Expect(writes.Load()).To(BeZero())
 		})
 	}

@@ -118,7 +118,11 @@ type Connections struct {
 // workload clusters instead of the Secrets of the Clusters.
 func NewConnections(ctx context.Context, config *rest.Config, contextName, workloadKubeconfig string) (*Connections, error) {
 	gaps := &Gaps{}
-	current, err := Connect(ctx, config, "context "+contextName, gaps)
+	name := "context " + contextName
+	if contextName == "" { // in a Pod, or without a kubeconfig
+		name = "API server " + config.Host
+	}
+	current, err := Connect(ctx, config, name, gaps)
 	if err != nil {
 		return nil, err
 	}
