@@ -28,6 +28,11 @@ var (
 		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10},
 	})
 
+	decisions = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "capnm_evictor_decisions_total",
+		Help: "Decisions of the evictor whether the Pod of an Evacuation is to be evicted: for all of a workload cluster when an event may permit an eviction.",
+	})
+
 	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capnm_pods_blocked",
 		Help: "Pods that wait for their eviction, by reason: of the PodDisruptionBudget, of the order of the StatefulSet, or of the last refusal.",
@@ -35,7 +40,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(evictions, reactionSeconds, podsBlocked)
+	metrics.Registry.MustRegister(evictions, reactionSeconds, decisions, podsBlocked)
 }
 
 // observeBlocked sets the metric of blocked Pods of a workload cluster. The series of a reason that persists is never deleted temporarily,

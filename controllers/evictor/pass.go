@@ -203,6 +203,7 @@ func (p *pass) countRefusal(pod types.UID) {
 // due returns the Pods whose next action is eviction, the oldest Evacuations first. It counts the Pods that are blocked otherwise.
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
+	decisions.Add(float64(len(evacuations)))
 	for i := range evacuations {
 		s, deleted := p.subjectOf(&evacuations[i], p.drains, p.now)
 		if deleted {

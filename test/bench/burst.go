@@ -18,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
+	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
 )
 
 // burstLoad is a workload cluster whose Machines are all deleted at once. There are no budgets: the burst measures the rate of
@@ -95,6 +96,10 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+	begun, err := ours.cpu()
+	if err != nil {
+		return 0, err
+	}
 	peak := ours.watchPeak(ctx)
 	leases, err := a.renewLease(ctx)
 	if err != nil {
@@ -105,6 +110,9 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 		return 0, err
 	}
 	f.add("peak_rss_mb", peak.stop(), "of our manager")
+	if err := a.addCosts(ctx, f, begun, len(t.pods)); err != nil {
+		return 0, err
+	}
 	leases.record(f, capnmCandidate.name)
 	events, err := a.workload.Audit().Since(mark)
 	if err != nil {
@@ -118,19 +126,48 @@ func (a *arena) burstOfOurs(ctx context.Context, f *figures) (float64, error) {
 	f.add("median_node_seconds", median(seconds), "from the first deletion to the release of a node's hook")
 	f.add("slowest_over_median", slices.Max(seconds)/median(seconds), "")
 	addBurst(f, events, len(t.pods))
-	progress("waiting for memory to be released")
-	if err := pause(ctx, givenBack); err != nil {
+	if err := ours.awaitRelease(ctx, f, before); err != nil {
 		return 0, err
 	}
-	after, err := ours.memory(ctx)
+	return evictionRate(capnmCandidate.requests(events)), nil
+}
+
+// awaitRelease adds the memory of a manager before a burst and some time after it.
+func (p program) awaitRelease(ctx context.Context, f *figures, before memory) error {
+	progress("waiting for memory to be released")
+	if err := pause(ctx, givenBack); err != nil {
+		return err
+	}
+	after, err := p.memory(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	f.add("rss_mb_before", before.rss, "")
 	f.add("rss_mb_after", after.rss, "three minutes later")
 	f.add("live_mb_before", before.live, "heap and stacks after a garbage collection")
 	f.add("live_mb_after", after.live, "")
-	return evictionRate(capnmCandidate.requests(events)), nil
+	return nil
+}
+
+// addCosts adds what our manager has computed since it had used an amount of CPU time.
+func (a *arena) addCosts(ctx context.Context, f *figures, begun time.Duration, pods int) error {
+	used, err := programOf(a.Manager).cpu()
+	if err != nil {
+		return err
+	}
+	f.add("manager_cpu_milliseconds_per_pod", float64((used-begun).Milliseconds())/float64(pods), "")
+	metrics, err := a.Manager.Metrics(ctx)
+	if err != nil {
+		return err
+	}
+	addDecisions(f, metrics)
+	return nil
+}
+
+// addDecisions adds how often our evictor decides for each of its evictions.
+func addDecisions(f *figures, metrics fleet.Metrics) {
+	f.add("decisions_per_eviction", metrics.Sum("capnm_evictor_decisions_total", nil)/metrics.Sum("capnm_evictions_total", nil),
+		"of our evictor, which decides about all Evacuations of a cluster at once")
 }
 
 // addBurst adds what the audit log says about our burst.

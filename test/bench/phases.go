@@ -171,6 +171,7 @@ func measureDrains(ctx context.Context, c *crowd, f *figures) error {
 	}
 	const reaction = "capnm_eviction_reaction_seconds"
 	f.add("reactions", metrics.Sum(reaction, nil), "events of budgets that allowed a disruption for which Pods waited")
+	addDecisions(f, metrics)
 	f.add("share_of_reactions_within_50_ms", metrics.ShareWithin(reaction, 0.05), "from the event, as received, to the eviction request, as sent")
 	progress("waiting for the clusters that were unreachable")
 	return c.awaitReleased(ctx, lost)
