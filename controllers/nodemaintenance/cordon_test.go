@@ -124,3 +124,18 @@ func TestDeletedBeforeItsStageIsReported(t *testing.T) {
 	})
 	t.Run("R93: nor does it when the first attempt to restore the other Nodes fails", func(t *testing.T) { test(t, true) })
 }
+
+func TestDeletedInStageIdle(t *testing.T) {
+	t.Run("R12: a NodeMaintenance in stage Idle that is the copy of another one, with its finalizer, is deleted, and its Node stays as it is",
+		func(t *testing.T) {
+			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
+			m.Spec.Stage, m.Finalizers, m.DeletionTimestamp = v1alpha1.StageIdle, []string{v1alpha1.MaintenanceCompletionFinalizer}, new(metav1.Now())
+			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}} // by a user
+			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).Build()
+			g.Expect(reconcilerOf(t, server, cluster).reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), m)).NotTo(Succeed())
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(node.Spec.Unschedulable).To(BeTrue())
+		})
+}

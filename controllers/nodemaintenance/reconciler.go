@@ -226,6 +226,8 @@ func (r *Reconciler) deletionSteps(s *scope) []step {
 		return []step{r.withdraw, r.updateNodeConditions, r.reportRefused, r.removeFinalizer, r.stopObserving}
 	case s.recreated: // the Node stays cordoned, and the Evacuations are adopted
 		return []step{r.removeFinalizer, r.stopObserving}
+	case s.maintenance.Spec.Stage == v1alpha1.StageIdle: // it has changed no Node: another actor has set the finalizer, with a copy for example
+		return []step{r.removeFinalizer, r.stopObserving}
 	default:
 		return []step{
 			r.moveToComplete, r.withdraw, r.uncordon, r.releaseDeselectedNodes,
