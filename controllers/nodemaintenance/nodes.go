@@ -145,7 +145,7 @@ func (r *Reconciler) holdsNodes(s *scope) bool {
 func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 	unconditionally := cordon.RestoresUnconditionally(s.maintenance)
 	if r.holdsNodes(s) {
-		s.uncordonsAgain = unconditionally
+		s.uncordonsAgain = unconditionally && slices.ContainsFunc(s.nodes, func(node *corev1.Node) bool { return node.Spec.Unschedulable })
 		return true, nil
 	}
 	isRepeated, left := meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed), nodesInStatus(s.before)

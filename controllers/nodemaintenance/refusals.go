@@ -57,10 +57,11 @@ func (s *scope) recordRefusal(ctx context.Context, doing string, err error) {
 	s.refusals.byWhat[doing] = errors.Cause(err)
 }
 
-// reportRefused sets the condition RestoreFailed, with an event, if a write was refused, and ends the reconciliation then. It runs after
-// all writes that may be refused, so that the condition is the same in each reconciliation.
+// reportRefused sets the condition RestoreFailed, with an event, if a write was refused. It ends the reconciliation then, and also if Nodes
+// must still become schedulable. It runs after all writes that may be refused, so that the condition is the same in each reconciliation.
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
 	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
+	isOver := message == "" && !s.uncordonsAgain
 	switch {
 	case message == "" && s.uncordonsAgain: // the write that was refused has not been repeated, see holdsNodes
 	case message == "":
@@ -69,7 +70,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
 	}
 	if apiequality.Semantic.DeepEqual(before, s.maintenance.Status.Conditions) {
-		return message == "", nil
+		return isOver, nil
 	}
 	changed := s.before.DeepCopy() // without progress that report has not stored
 	changed.Status.Conditions = s.maintenance.Status.Conditions
@@ -81,7 +82,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, eventRestoreFailed, message)
 	}
 	s.before, s.maintenance.ResourceVersion = changed, changed.ResourceVersion
-	return message == "", nil
+	return isOver, nil
 }
 
 // reportedMessage returns the stored message of a condition if it names the same failed write as a message that is to be stored, and if the
