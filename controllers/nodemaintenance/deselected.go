@@ -29,33 +29,37 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 	if err != nil {
 		return false, err
 	}
-	_, byName := nodeselection.Names(s.maintenance)
-	for _, node := range nodes {
-		if byName { // it selected the Node in stage Idle, and has only set conditions
+	if _, byName := nodeselection.Names(s.maintenance); byName { // it selected the Nodes in stage Idle, and has only set conditions
+		for _, node := range nodes {
 			if r.hasLeftConditions(s, node) {
 				s.unrestored, s.changesOthers = append(s.unrestored, node.Name), true
 			}
-			continue
+		}
+		return true, nil
+	}
+	for _, node := range nodes {
+		others, err := s.readOthers(ctx, node) // earlier withdrawals may have taken long
+		if err != nil {
+			return false, err
 		}
 		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
-		if !slices.ContainsFunc(s.othersOn(node), (*v1alpha1.NodeMaintenance).Drains) {
+		if !slices.ContainsFunc(others, (*v1alpha1.NodeMaintenance).Drains) {
 			if err := r.withdrawAll(ctx, s, node, nil); err != nil {
 				return false, err
 			}
 		}
-		if r.holdsNodes(s) {
+	}
+	if len(nodes) > 0 && r.holdsNodes(s) {
+		s.unrestored = nodeNames(nodes)
+		return true, nil
+	}
+	failed, err := r.restoreNodes(ctx, s, nodes, func(*corev1.Node) func(*corev1.Node) bool { return cordon.Restore })
+	for i, node := range nodes {
+		if failed[i] {
 			s.unrestored = append(s.unrestored, node.Name)
-			continue
-		}
-		err := r.uncordonNode(ctx, s, node, cordon.Restore)
-		if workload.IsAnswer(err) {
-			s.unrestored = append(s.unrestored, node.Name)
-		}
-		if err := s.collect(ctx, "restore Node "+node.Name, err); err != nil {
-			return false, err
 		}
 	}
-	return true, nil
+	return err == nil, err
 }
 
 // hasLeftConditions reports whether a Node that the NodeMaintenance no longer selects has conditions that must change.

@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +19,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -148,5 +152,69 @@ func TestDeselectedNodes(t *testing.T) {
 		deselected, err := deselectedNodes(t.Context(), &scope{client: withMaintenances(nodes...), maintenance: m, before: m})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(nodeNames(deselected)).To(Equal(names))
+	})
+	t.Run("R71: a Node whose restoration gets no answer delays neither the others nor the status, which lists it until it is restored", func(t *testing.T) {
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, selectingByLabel()
+		m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer}
+		var objects []client.Object
+		for _, name := range []string{"a", "b"} {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
+			objects = append(objects, node)
+			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
+		}
+		hangs := true
+		server := withMaintenancesBuilder(append(objects, m)...).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if object.GetName() == "a" && hangs {
+					return &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
+				}
+				return c.Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+		r := reconcilerOf(t, server, cluster)
+		reconcile := func() (unschedulable, listed []string) {
+			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
+			nodes, stored := &corev1.NodeList{}, &v1alpha1.NodeMaintenance{}
+			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
+			for i := range nodes.Items {
+				if nodes.Items[i].Spec.Unschedulable {
+					unschedulable = append(unschedulable, nodes.Items[i].Name)
+				}
+			}
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			isReported := meta.IsStatusConditionTrue(stored.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed)
+			g.Expect(isReported).To(Equal(hangs))
+			return unschedulable, nodesInStatus(stored).UnsortedList()
+		}
+		unschedulable, listed := reconcile()
+		g.Expect(unschedulable).To(Equal([]string{"a"}))
+		g.Expect(listed).To(Equal([]string{"a"}))
+		hangs = false
+		unschedulable, listed = reconcile()
+		g.Expect(unschedulable).To(BeEmpty())
+		g.Expect(listed).To(BeEmpty())
+	})
+	t.Run("R17, R94: no withdrawal from an Evacuation for another NodeMaintenance that drains the Node since the reconciliation began", func(t *testing.T) {
+		for created, keeps := range map[bool]bool{true: true, false: false} {
+			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, selectingByLabel()
+			m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "one"}}}
+			e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "a", UID: "pod"}}, nil, 0)
+			e.UID, e.Annotations = "evacuation", map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
+			objects := []client.Object{m, e, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1"}}}
+			if created {
+				objects = append(objects, maintenanceOf("another", "one"))
+			}
+			server := fakes.Builder(objects...).WithIndex(m, "node", func(object client.Object) []string {
+				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+			}).WithIndex(e, "node", func(object client.Object) []string {
+				return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
+			}).Build()
+			s := &scope{request: workload.Request{Cluster: cluster}, client: server, maintenance: m, before: m, now: time.Now()}
+			_, err := reconcilerOf(t, server, cluster).releaseDeselectedNodes(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+			g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(keeps))
+		}
 	})
 }

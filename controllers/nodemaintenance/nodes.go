@@ -149,25 +149,39 @@ func (r *Reconciler) uncordon(ctx context.Context, s *scope) (bool, error) {
 		return true, nil
 	}
 	isRepeated, left := meta.IsStatusConditionTrue(s.before.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed), nodesInStatus(s.before)
+	uncordons := func(node *corev1.Node) bool { return unconditionally && (!isRepeated || left.Has(node.Name)) }
+	failed, err := r.restoreNodes(ctx, s, s.nodes, func(node *corev1.Node) func(*corev1.Node) bool {
+		if uncordons(node) {
+			return cordon.Uncordon
+		}
+		return cordon.Restore
+	})
+	for i, node := range s.nodes {
+		failed[i] = failed[i] && uncordons(node)
+	}
+	if s.uncordonsAgain = slices.Contains(failed, true); s.uncordonsAgain {
+		listLeft(s, failed)
+	}
+	return err == nil, err
+}
+
+// restoreNodes restores Nodes as the result of restoreOf does, and reports which of them it could not restore. A Node that cannot be
+// restored, because its request is refused or gets no answer, does not delay the others.
+func (r *Reconciler) restoreNodes(ctx context.Context, s *scope, nodes []*corev1.Node,
+	restoreOf func(*corev1.Node) func(*corev1.Node) (changed bool),
+) (failed []bool, _ error) {
+	failed = make([]bool, len(nodes))
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	refused := make([]bool, len(s.nodes))
-	for i, node := range s.nodes {
-		restore, uncordons := cordon.Restore, unconditionally && (!isRepeated || left.Has(node.Name))
-		if uncordons {
-			restore = cordon.Uncordon
-		}
+	for i, node := range nodes {
+		restore := restoreOf(node)
 		group.Go(func() error {
 			err := r.uncordonNode(ctx, s, node, restore)
-			refused[i] = err != nil && uncordons
+			failed[i] = err != nil
 			return s.collect(ctx, "restore Node "+node.Name, err)
 		})
 	}
-	err := group.Wait()
-	if s.uncordonsAgain = slices.Contains(refused, true); s.uncordonsAgain {
-		listLeft(s, refused)
-	}
-	return err == nil, err
+	return failed, group.Wait() //nolint:wrapcheck // uncordonNode wraps it
 }
 
 // listLeft removes the selected Nodes from nodeStatuses, except those that must still become schedulable.

@@ -22,23 +22,29 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// refusals are the writes that the API server has refused in this reconciliation, by description: restoring Nodes, changing their
-// conditions and withdrawing from Evacuations, see withdrawUnwanted. A refused write does not delay the others.
+// refusals are the writes that the API server has refused in this reconciliation, or not answered in time, by description: restoring Nodes,
+// changing their conditions and withdrawing from Evacuations, see withdrawUnwanted. Such a write does not delay the others.
 type refusals struct {
 	mu     sync.Mutex
 	byWhat map[string]error
 }
 
-// collect records an error that is the API server's answer to this particular write, and returns nil. It returns other errors, and
-// conflicts, after which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
+// collect records an error that is the API server's answer to this particular write, or that says that there was no answer in time, and
+// returns nil. It returns other errors, and conflicts, after which the next reconciliation reads the object again. doing describes the
+// write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
-	if apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err):
 		return err
+	case workload.IsUnanswered(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
+		s.recordRefusal(ctx, doing, err)
+		return nil
+	default:
+		return s.collectAnswer(ctx, doing, err)
 	}
-	return s.collectAnswer(ctx, doing, err)
 }
 
-// collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too.
+// collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too, but only answers.
 func (s *scope) collectAnswer(ctx context.Context, doing string, err error) error {
 	if err == nil || !workload.IsAnswer(err) {
 		return err

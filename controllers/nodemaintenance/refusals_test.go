@@ -105,6 +105,12 @@ func TestRefusedEnd(t *testing.T) {
 		"R71: names the conditions of a Node that is left to Cluster API": {
 			owner: deletedMachine, deleted: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
 		},
+		"R71: names a Node whose restoration gets no answer, and restores the others": {
+			deleted: true, hangs: true, refuses: forbids("b", ""), says: "Cannot restore Node b: ",
+		},
+		"R71: names a Node of which a change of the conditions gets no answer": {
+			hangs: true, refuses: forbids("b", "status"), says: "Cannot change the conditions of Node b: ",
+		},
 		"R94: restores the Nodes although a withdrawal gets no answer, and names the Evacuation": {
 			hangs: true, refuses: forbids(e.Name, ""), says: "Cannot withdraw from Evacuation ns/" + e.Name + ": ",
 		},

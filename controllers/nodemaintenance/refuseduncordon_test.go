@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 )
 
 func TestRefusedUncordon(t *testing.T) {
-	test := func(t *testing.T, cordonedAgain bool) {
+	test := func(t *testing.T, cordonedAgain bool, refusal error) {
 		t.Helper()
 		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
 		atLast := []string{"a", "b"}
@@ -34,7 +35,7 @@ func TestRefusedUncordon(t *testing.T) {
 			WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 					if object.GetName() == "b" && refuses {
-						return apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))
+						return refusal
 					}
 					return c.Patch(ctx, object, patch, options...)
 				},
@@ -72,8 +73,14 @@ func TestRefusedUncordon(t *testing.T) {
 			g.Expect(stored.StageStart(v1alpha1.StageComplete)).NotTo(BeNil())
 		}
 	}
+	forbidden := apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))
+	unanswered := &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
 	t.Run("R89: a Node becomes schedulable, as Complete after Idle requires, when the API server accepts that", func(t *testing.T) {
-		test(t, false)
+		test(t, false, forbidden)
 	})
-	t.Run("R92: a Node that another actor has cordoned again meanwhile stays cordoned", func(t *testing.T) { test(t, true) })
+	t.Run("R92: a Node that another actor has cordoned again meanwhile stays cordoned", func(t *testing.T) { test(t, true, forbidden) })
+	t.Run("R92: also if the request for another Node has got no answer", func(t *testing.T) { test(t, true, unanswered) })
+	t.Run("R92: or the API server was overloaded", func(t *testing.T) { test(t, true, apierrors.NewTooManyRequests("busy", 1)) })
+	t.Run("R92: or timed out", func(t *testing.T) { test(t, true, apierrors.NewTimeoutError("busy", 1)) })
+	t.Run("R92: or had a timeout elsewhere", func(t *testing.T) { test(t, true, apierrors.NewServerTimeout(corev1.Resource("nodes"), "patch", 1)) })
 }
