@@ -38,7 +38,7 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 		return true, nil
 	}
 	for _, node := range nodes {
-		others, err := s.readOthers(ctx, node) // earlier withdrawals may have taken long
+		others, err := r.readOthers(ctx, s, node) // earlier withdrawals may have taken long
 		if err != nil {
 			return false, err
 		}

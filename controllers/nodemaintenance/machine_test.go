@@ -138,8 +138,8 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			c := management.Build()
 			r := &Reconciler{
 				Machines: c, ManagementCluster: "here", Maintenances: &machinemaintenance.Requester{Client: c, ManagementCluster: "here"},
-				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-				Clusters: workload.NewClusters(nil, nil, nil, workload.Limits{}, clock.RealClock{}), Clock: clock.RealClock{},
+				written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Clock:   clock.RealClock{},
 			}
 			s := &scope{request: workload.Request{Cluster: cluster}, maintenance: m, nodes: []*corev1.Node{node}}
 			g.Expect(r.findMachine(t.Context(), s)).To(Succeed())
@@ -150,7 +150,8 @@ func TestNodeOfReleasedMachine(t *testing.T) {
 			g.Expect(reflect.DeepEqual(names(r.steps(s)), []string{"moveToComplete"})).
 				To(Equal(tc.clusterDeleted), "no drain continues when a Machine was deleted with its Cluster")
 
-			remote := withMaintenances(node, m.DeepCopy())
+			remote := withMaintenancesBuilder(node, m.DeepCopy()).Build()
+			r.Clusters = clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster)
 			of := &v1alpha1.NodeMaintenance{
 				ObjectMeta: metav1.ObjectMeta{Name: "user"}, Spec: v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes("one"), Stage: v1alpha1.StageComplete},
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -237,26 +238,35 @@ func (s *scope) othersOn(node *corev1.Node) []*v1alpha1.NodeMaintenance {
 }
 
 // othersNow is readOthers, for a Node that is to be restored: earlier requests of the reconciliation may have taken long, because an
-// admission webhook hangs for example. It returns an error if the Machine was deleted meanwhile: the next reconciliation leaves its Node
-// cordoned.
+// admission webhook hangs for example. It returns an error if the Machine was deleted or paused meanwhile: the next reconciliation leaves
+// its Node cordoned.
 func (r *Reconciler) othersNow(ctx context.Context, s *scope, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
 	if s.owner != nil && !s.owner.keepsCordon {
-		if _, keepsCordon, err := r.machineOf(ctx, s, s.owner.key); err != nil || keepsCordon {
-			return nil, errors.Wrapf(cmp.Or(err, errDeletedMeanwhile), "restoring Node %s", node.Name)
+		machine, keepsCordon, err := r.machineOf(ctx, s, s.owner.key)
+		if err != nil || keepsCordon || machine != nil && machinedrain.HasPauseAnnotation(machine) {
+			return nil, errors.Wrapf(cmp.Or(err, errChangedMeanwhile), "restoring Node %s", node.Name)
 		}
 	}
-	return s.readOthers(ctx, node)
+	return r.readOthers(ctx, s, node)
 }
 
-// readOthers is othersOn, with the NodeMaintenances that are in the cache now.
-func (s *scope) readOthers(ctx context.Context, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
-	maintenances, err := workload.MaintenancesOf(ctx, s.client, node.Name)
-	now := scope{others: slices.DeleteFunc(maintenances, func(m v1alpha1.NodeMaintenance) bool { return m.Name == s.maintenance.Name })}
+// readOthers is othersOn, with the NodeMaintenances that are in the cache now. It fails as workload.Clusters.Client does, for example if
+// the Cluster was paused since the reconciliation began.
+func (r *Reconciler) readOthers(ctx context.Context, s *scope, node *corev1.Node) ([]*v1alpha1.NodeMaintenance, error) {
+	cached, err := r.Clusters.Client(ctx, s.request.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	maintenances, err := workload.MaintenancesOf(ctx, cached, node.Name)
+	isItself := func(m v1alpha1.NodeMaintenance) bool {
+		return m.Name == s.maintenance.Name && m.UID == s.maintenance.UID
+	}
+	now := scope{others: slices.DeleteFunc(maintenances, isItself)}
 	return now.othersOn(node), err
 }
 
-// errDeletedMeanwhile means that a Machine was deleted during a reconciliation that was about to restore its Node.
-var errDeletedMeanwhile = errors.New("the Machine is being deleted")
+// errChangedMeanwhile means that a Machine was deleted or paused during a reconciliation that was about to restore its Node.
+var errChangedMeanwhile = errors.New("the Machine was deleted or paused meanwhile")
 
 // latest returns the later version of a Node: the observed one or the one that this manager has written. It is read-only.
 func (r *Reconciler) latest(s *scope, observed *corev1.Node) *corev1.Node {

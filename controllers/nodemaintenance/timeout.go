@@ -129,7 +129,7 @@ func (r *Reconciler) isStillDeleted(ctx context.Context, s *scope, node *corev1.
 	if !found || !r.stillDrains(ctx, s) {
 		return false
 	}
-	others, err := s.readOthers(ctx, node)
+	others, err := r.readOthers(ctx, s, node)
 	if err != nil {
 		return false
 	}

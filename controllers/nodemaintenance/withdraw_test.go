@@ -259,36 +259,64 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestChangesDuringAWithdrawal: during a withdrawal that takes long, or another request, the Node becomes that of another maintenance.
+// TestChangesDuringAWithdrawal: during a withdrawal that takes long, or another request, the Node becomes that of another maintenance, or
+// its Machine or Cluster changes.
 func TestChangesDuringAWithdrawal(t *testing.T) {
 	for name, tc := range map[string]struct {
-		created bool // another NodeMaintenance
-		deleted bool // the Machine of the NodeMaintenance
+		created string                                                 // the name of another NodeMaintenance
+		change  func(machine *clusterv1.Machine, c *clusterv1.Cluster) // of the NodeMaintenance
+		fails   bool
 		kept    bool
 	}{
 		"R94: a Node is restored after a withdrawal that took long":                         {},
-		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began": {created: true, kept: true},
-		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {deleted: true, kept: true},
+		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began": {created: "another", kept: true},
+		"R16, R94: nor one of a NodeMaintenance that was recreated since then":              {created: "m", kept: true},
+		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine, _ *clusterv1.Cluster) {
+			machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
+		}},
+		"M16, R94: not that of a Machine which is paused since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine, _ *clusterv1.Cluster) {
+			machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		}},
+		"M16, R94: nor in a Cluster which is paused since then": {fails: true, kept: true, change: func(_ *clusterv1.Machine, c *clusterv1.Cluster) {
+			c.Spec.Paused = new(true)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "1", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
 			node.Spec.Unschedulable = true
 			cached := maintenanceOf("m", "one") // before it was completed
-			remote, machine := withMaintenances(node, cached), &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}}
-			if tc.created {
-				g.Expect(remote.Create(t.Context(), maintenanceOf("another", "one"))).To(Succeed())
+			cached.UID = "m"
+			machine, cluster := &clusterv1.Machine{}, &clusterv1.Cluster{}
+			machine.Namespace, machine.Name, cluster.Namespace, cluster.Name = "fleet", "m", key.Namespace, key.Name
+			if tc.change != nil {
+				tc.change(machine, cluster)
 			}
-			if tc.deleted {
-				machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
+			objects := []client.Object{node}
+			if tc.created != "" {
+				objects = append(objects, maintenanceOf(tc.created, "one"))
 			}
-			r := &Reconciler{written: expectations.New[*corev1.Node](t.Context(), workload.TrimNode), Machines: fakes.Client(machine), Clock: clock.RealClock{}}
+			if tc.created != "m" {
+				objects = append(objects, cached)
+			}
+			remote, management := withMaintenancesBuilder(objects...).Build(), fakes.Client(machine, cluster)
+			r := &Reconciler{
+				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
+				Machines: management, Clock: clock.RealClock{},
+				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			}
+			ended := withMaintenances() // the cache of a connection that was replaced
 			s := &scope{
-				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: remote, maintenance: cached,
+				request: workload.Request{Cluster: key, Object: types.NamespacedName{Name: "m"}}, maintenance: cached,
+				client: interceptor.NewClient(remote, interceptor.Funcs{
+					List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+						return ended.List(ctx, list, options...)
+					},
+				}),
 				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine)}, now: time.Now(),
 			}
 			err := r.uncordonNode(t.Context(), s, node, cordon.Restore)
-			g.Expect(err != nil).To(Equal(tc.deleted), "the next reconciliation leaves the Node to the drain of the Machine")
+			g.Expect(err != nil).To(Equal(tc.fails), "the next reconciliation leaves the Node as it is")
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
 			g.Expect(node.Spec.Unschedulable).To(Equal(tc.kept))
 		})
