@@ -2,7 +2,6 @@ package nodemaintenance
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -82,7 +81,7 @@ func identityOf(e *v1alpha1.Evacuation) *v1alpha1.Evacuation {
 	return identity
 }
 
-// unobserved returns the identities of the Evacuations on a Node that may exist but were not observed, by name: see withdrawAll.
+// unobserved returns the identities of the Evacuations on a Node that may exist but were not observed.
 func (c *creations) unobserved(request workload.Request, node string) []*v1alpha1.Evacuation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +91,6 @@ func (c *creations) unobserved(request workload.Request, node string) []*v1alpha
 			unobserved = append(unobserved, last.sent)
 		}
 	}
-	slices.SortFunc(unobserved, compareNames)
 	return unobserved
 }
 

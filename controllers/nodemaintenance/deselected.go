@@ -37,17 +37,18 @@ func (r *Reconciler) releaseDeselectedNodes(ctx context.Context, s *scope) (bool
 		}
 		return true, nil
 	}
+	var withdrawn []*corev1.Node
 	for _, node := range nodes {
-		others, err := r.readOthers(ctx, s, node) // earlier withdrawals may have taken long
+		others, err := r.readOthers(ctx, s, node) // earlier requests may have taken long
 		if err != nil {
 			return false, err
 		}
-		// Another NodeMaintenance that drains the Node decides about all Evacuations there.
-		if !slices.ContainsFunc(others, (*v1alpha1.NodeMaintenance).Drains) {
-			if err := r.withdrawAll(ctx, s, node, nil); err != nil {
-				return false, err
-			}
+		if !slices.ContainsFunc(others, (*v1alpha1.NodeMaintenance).Drains) { // one that drains the Node decides about all Evacuations there
+			withdrawn = append(withdrawn, node)
 		}
+	}
+	if err := r.withdrawAll(ctx, s, withdrawn, nil); err != nil {
+		return false, err
 	}
 	if len(nodes) > 0 && r.holdsNodes(s) {
 		s.unrestored = nodeNames(nodes)
@@ -74,7 +75,7 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 	names, _ := nodeselection.Names(s.maintenance)
 	selected := sets.New(nodeNames(s.nodes)...).Insert(names...)
 	var deselected []*corev1.Node
-	for _, name := range sets.List(nodesInStatus(s.before)) { // see withdrawAll
+	for _, name := range sets.List(nodesInStatus(s.before)) {
 		if selected.Has(name) {
 			continue
 		}

@@ -39,7 +39,7 @@ func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 	t.Run("R66: the status lists a cordoned Node, although the writes of another Node get no answer", func(t *testing.T) {
 		g := NewWithT(t)
 		node := func(name string) *corev1.Node {
-			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{"pool": "x"}}}
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{"pool": "x"}}}
 		}
 		m := selectingByLabel()
 		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
@@ -141,18 +141,6 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 }
 
 func TestDeselectedNodes(t *testing.T) {
-	t.Run("R94: Nodes are released in the order of their names, so that each attempt reports the same Evacuation", func(t *testing.T) {
-		g, names := NewWithT(t), []string{"a", "b", "c", "d", "e", "f", "g", "h"}
-		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
-		var nodes []client.Object
-		for _, name := range names {
-			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
-			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
-		}
-		deselected, err := deselectedNodes(t.Context(), &scope{client: withMaintenances(nodes...), maintenance: m, before: m})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(nodeNames(deselected)).To(Equal(names))
-	})
 	t.Run("R71: a Node whose restoration gets no answer delays neither the others nor the status, which lists it until it is restored", func(t *testing.T) {
 		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, selectingByLabel()
 		m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer}

@@ -1,7 +1,6 @@
 package nodemaintenance
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -24,8 +23,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -386,116 +383,4 @@ func evacuationsOn(ctx context.Context, reader client.Reader, node string) ([]v1
 	list := &v1alpha1.EvacuationList{}
 	err := reader.List(ctx, list, workload.OnNode(node))
 	return list.Items, errors.Wrapf(err, "listing the Evacuations of Node %s", node)
-}
-
-// withdraw withdraws from the Evacuations of a NodeMaintenance that completes, except those of Pods that another NodeMaintenance targets:
-// all NodeMaintenances share one instigator finalizer. It does not wait for Evacuations that cannot be cancelled.
-func (r *Reconciler) withdraw(ctx context.Context, s *scope) (bool, error) {
-	wanted := sets.New[types.UID]()
-	if others := planinput.ComponentWithout(s.maintenance.Name, s.drains(), s.now); len(others.Maintenances) > 0 {
-		pods, observed, err := r.observePods(ctx, s, others)
-		if err != nil || !observed {
-			s.requeueBy(s.now.Add(unknownInterval)) // when the watch of Pods was restarted, only NodeMaintenances that drain are enqueued
-			return false, err
-		}
-		decision := others.Decide(planned(pods), others.Turns(planned(pods)))
-		wanted = decision.Targets.Union(decision.Kept)
-	}
-	for _, node := range slices.SortedFunc(slices.Values(s.nodes), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }) {
-		if err := r.withdrawAll(ctx, s, node, wanted); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// withdrawFromDeletedNodes withdraws from the Evacuations of Pods on Nodes that no longer exist. Kubernetes deletes these Pods after a
-// while.
-func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bool, error) {
-	names, _ := nodeselection.Names(s.maintenance)
-	for _, name := range names {
-		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
-		if lookup.DoesNotExist(err) {
-			err = r.withdrawAll(ctx, s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil)
-		}
-		if err != nil {
-			return false, errors.Wrapf(err, "withdrawing from the Evacuations on deleted Node %s", name)
-		}
-	}
-	return true, nil
-}
-
-// withdrawAll withdraws from the Evacuations of a Node's Pods, except the wanted ones: from those in the cache, and from those that this
-// reconciler has created and that the watch has not delivered yet.
-//
-// The requests are in the order of names, also of Nodes: after one without an answer, withdrawUnwanted skips the others of the Namespace,
-// and each attempt must report the same one, see reportedMessage.
-func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, node *corev1.Node, wanted sets.Set[types.UID]) error {
-	evacuations, err := evacuationsOn(ctx, s.client, node.Name)
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(evacuations, func(a, b v1alpha1.Evacuation) int { return compareNames(&a, &b) })
-	for i := range evacuations {
-		r.created.forget(s.request, types.UID(evacuations[i].Spec.PodRef.UID))
-		if err := r.withdrawUnwanted(ctx, s, &evacuations[i], wanted); err != nil {
-			return err
-		}
-	}
-	for _, sent := range r.created.unobserved(s.request, node.Name) {
-		if err := r.withdrawUnobserved(ctx, s, sent, wanted); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func compareNames(a, b *v1alpha1.Evacuation) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-// withdrawUnobserved withdraws from an Evacuation that may exist and is not in the cache.
-func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
-	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
-	if err != nil {
-		return err
-	}
-	e := &v1alpha1.Evacuation{}
-	switch err := live.Get(ctx, client.ObjectKeyFromObject(sent), e); {
-	case workload.IgnoreDoesNotExist(err) != nil:
-		return errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
-	case err == nil:
-		if err := r.withdrawUnwanted(ctx, s, e, wanted); err != nil || s.hanging.Has(e.Namespace) {
-			return err
-		}
-	}
-	r.created.forget(s.request, types.UID(sent.Spec.PodRef.UID))
-	return nil
-}
-
-// withdrawUnwanted withdraws from an Evacuation for a NodeMaintenance that ends, or no longer selects the Node, unless it is wanted. A
-// request without an answer counts as a refusal, and no other one follows in its Namespace: a webhook may hang for the Evacuations there.
-func (r *Reconciler) withdrawUnwanted(ctx context.Context, s *scope, e *v1alpha1.Evacuation, wanted sets.Set[types.UID]) error {
-	if wanted.Has(types.UID(e.Spec.PodRef.UID)) || !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) || s.hanging.Has(e.Namespace) {
-		return nil
-	}
-	err := r.withdrawFrom(ctx, s, e)
-	if err == nil || workload.IsNotConnected(err) || workload.IsPaused(err) {
-		return err
-	}
-	if s.hanging == nil {
-		s.hanging = sets.New[string]()
-	}
-	s.hanging.Insert(e.Namespace)
-	s.recordRefusal(ctx, withdrawing(e), err)
-	return nil
-}
-
-// withdrawFrom collects also a conflict that lasts: another actor changes the finalizers without pause.
-func (r *Reconciler) withdrawFrom(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
-	return s.collectAnswer(ctx, withdrawing(e), r.setInstigator(ctx, s, e, evacuation.Withdraw))
-}
-
-func withdrawing(e *v1alpha1.Evacuation) string {
-	return "withdraw from Evacuation " + klog.KObj(e).String()
 }

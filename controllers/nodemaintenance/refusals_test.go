@@ -469,7 +469,8 @@ func TestRefusedSweep(t *testing.T) {
 		},
 	})
 	left := orphan.Orphans{Record: true, Evacuations: []*v1alpha1.Evacuation{e}}
-	g.Expect((&Sweeper{}).sweep(t.Context(), refusing, node, left)).To(MatchError(ContainSubstring("change freeze")), "R64: it is repeated")
+	sweeper := &Sweeper{Clock: clock.RealClock{}}
+	g.Expect(sweeper.sweep(t.Context(), refusing, node, left)).To(MatchError(ContainSubstring("change freeze")), "R64: it is repeated")
 	g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
 	g.Expect(node.Spec.Unschedulable).To(BeFalse(), "R43, R64: the Node is restored")
 }

@@ -225,7 +225,7 @@ func observeLeftovers(ctx context.Context, cached, maintenances client.Reader, n
 
 // sweep restores the Node, removes conditions and withdraws from Evacuations, as the leftovers require. The withdrawals, which may take
 // minutes, are last: another NodeMaintenance may cordon the Node by then. A write that fails does not prevent the others, except for those
-// to the other Evacuations of a Namespace in which one got no answer, see withdrawUnwanted. sweep returns the first error.
+// to the other Evacuations of a Namespace that hangs, see isHanging. sweep returns the first error.
 func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node, left orphan.Orphans) error {
 	var first error
 	if left.Record {
@@ -244,8 +244,9 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		if hanging.Has(e.Namespace) {
 			continue
 		}
+		began := r.Clock.Now()
 		err := setInstigator(ctx, c, e, evacuation.Withdraw)
-		if err != nil && !workload.IsAnswer(err) {
+		if err != nil && isHanging(err, r.Clock.Since(began)) {
 			hanging.Insert(e.Namespace)
 		}
 		first = cmp.Or(first, err)

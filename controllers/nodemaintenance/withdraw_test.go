@@ -6,17 +6,21 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -111,14 +115,14 @@ func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
 			lagging := interceptor.NewClient(stored, interceptor.Funcs{
 				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 			})
-			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster)}
+			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
 			s := &scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: lagging, now: time.Now()}
 			r.created.recordCreated(s.request, e, s.now)
 			others := sets.New[types.UID]()
 			if wanted {
 				others.Insert("pod")
 			}
-			g.Expect(r.withdrawAll(t.Context(), s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, others)).To(Succeed())
+			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, others)).To(Succeed())
 			g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 			g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(wanted))
 			g.Expect(r.created.unobserved(s.request, "one")).To(BeEmpty())
@@ -165,19 +169,74 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 	}
 	cluster := types.NamespacedName{Namespace: "fleet", Name: "c"}
 	reconcilerAndScope := func(stored client.WithWatch) (*Reconciler, *scope) {
-		return &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster)},
+		return &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}},
 			&scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, now: time.Now()}
 	}
 	t.Run("R94: a withdrawal that gets no answer delays only those in its Namespace, where no other request is sent", func(t *testing.T) {
 		g := NewWithT(t)
 		_, stored, requests := setup(unanswered)
 		r, s := reconcilerAndScope(stored)
-		for range 2 { // two Nodes with the same Evacuations
-			g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+		for range 2 { // a Node that is selected, and one that is no longer selected, with the same Evacuations
+			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
 		}
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 		g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"), "the NodeMaintenance keeps its finalizer")
+	})
+	failedCall, forbidden := apierrors.NewInternalError(errors.New("failed calling webhook")), apierrors.NewForbidden(corev1.Resource("any"), "a", nil)
+	for name, tc := range map[string]struct {
+		failure  error
+		took     time.Duration
+		requests int
+	}{
+		"R94: the same holds if the API server has waited for the timeout of the webhook": {failedCall, 5 * time.Second, 1},
+		"R94: not if a webhook fails at once":                                             {failedCall, time.Second, 2},
+		"R94: nor if one takes long to refuse a request":                                  {forbidden, 5 * time.Second, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			evacuations, stored, requests := setup(tc.failure)
+			r, s := reconcilerAndScope(stored)
+			now := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+			r.Clock = now
+			slow := interceptor.NewClient(stored, interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetNamespace() == "hangs" {
+						now.SetTime(now.Now().Add(tc.took))
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			})
+			s.client = slow
+			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
+			g.Expect(*requests).To(Equal(tc.requests))
+			g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+			g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"))
+			g.Expect((&Sweeper{Clock: now}).sweep(t.Context(), slow, node, orphan.Orphans{Evacuations: evacuations})).NotTo(Succeed())
+			g.Expect(*requests).To(Equal(2 * tc.requests))
+		})
+	}
+	t.Run("R94: Namespaces that hang do not delay each other", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stored, _ := setup(nil)
+		r, s := reconcilerAndScope(stored)
+		begun, both := atomic.Int32{}, make(chan struct{})
+		s.client = interceptor.NewClient(stored, interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				if begun.Add(1) == 2 {
+					close(both)
+				}
+				select {
+				case <-both:
+				case <-time.After(30 * time.Second):
+				}
+				return unanswered
+			},
+		})
+		g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
+		g.Expect(both).To(BeClosed(), "the second request has begun before the first one has ended")
+		g.Expect(begun.Load()).To(BeEquivalentTo(2))
+		g.Expect(sets.List(s.hanging)).To(Equal([]string{"hangs", "web"}))
 	})
 	t.Run("R94: each attempt reports the same Evacuation, although caches list Evacuations and Nodes in any order", func(t *testing.T) {
 		g := NewWithT(t)
@@ -214,7 +273,7 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g := NewWithT(t)
 		_, stored, _ := setup(clustercache.ErrClusterNotConnected)
 		r, s := reconcilerAndScope(stored)
-		g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(MatchError(clustercache.ErrClusterNotConnected))
+		g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(MatchError(clustercache.ErrClusterNotConnected))
 		g.Expect(s.refusals.message()).To(BeEmpty())
 	})
 	t.Run("R94: a withdrawal that gets no answer from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
@@ -227,13 +286,13 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		for _, e := range evacuations {
 			r.created.recordCreated(s.request, e, s.now)
 		}
-		g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+		g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 		for range 20 {
 			s.refusals, s.hanging = refusals{}, nil
-			g.Expect(r.withdrawAll(t.Context(), s, node, nil)).To(Succeed())
+			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
 			g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"+evacuations[0].Name+": "), "each attempt reports the same one")
 		}
 	})
@@ -250,7 +309,8 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 				return c.Patch(ctx, object, patch, options...)
 			},
 		})
-		g.Expect((&Sweeper{}).sweep(t.Context(), recording, left, orphan.Orphans{Evacuations: evacuations, Record: true})).To(MatchError(unanswered))
+		sweeper := &Sweeper{Clock: clock.RealClock{}}
+		g.Expect(sweeper.sweep(t.Context(), recording, left, orphan.Orphans{Evacuations: evacuations, Record: true})).To(MatchError(unanswered))
 		g.Expect(*requests).To(Equal(1))
 		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
 		g.Expect(patched[0]).To(Equal("one"), "another NodeMaintenance may cordon the Node while a withdrawal hangs")
@@ -263,23 +323,22 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 // its Machine or Cluster changes.
 func TestChangesDuringAWithdrawal(t *testing.T) {
 	for name, tc := range map[string]struct {
-		created string                                                 // the name of another NodeMaintenance
-		change  func(machine *clusterv1.Machine, c *clusterv1.Cluster) // of the NodeMaintenance
+		created string                           // the name of another NodeMaintenance
+		change  func(machine *clusterv1.Machine) // of the NodeMaintenance
+		paused  bool                             // the Cluster
 		fails   bool
 		kept    bool
 	}{
 		"R94: a Node is restored after a withdrawal that took long":                         {},
 		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began": {created: "another", kept: true},
 		"R16, R94: nor one of a NodeMaintenance that was recreated since then":              {created: "m", kept: true},
-		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine, _ *clusterv1.Cluster) {
+		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine) {
 			machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
 		}},
-		"M16, R94: not that of a Machine which is paused since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine, _ *clusterv1.Cluster) {
+		"M16, R94: not that of a Machine which is paused since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine) {
 			machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 		}},
-		"M16, R94: nor in a Cluster which is paused since then": {fails: true, kept: true, change: func(_ *clusterv1.Machine, c *clusterv1.Cluster) {
-			c.Spec.Paused = new(true)
-		}},
+		"M16, R94: nor in a Cluster which is paused since then": {fails: true, kept: true, paused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -290,8 +349,9 @@ func TestChangesDuringAWithdrawal(t *testing.T) {
 			machine, cluster := &clusterv1.Machine{}, &clusterv1.Cluster{}
 			machine.Namespace, machine.Name, cluster.Namespace, cluster.Name = "fleet", "m", key.Namespace, key.Name
 			if tc.change != nil {
-				tc.change(machine, cluster)
+				tc.change(machine)
 			}
+			cluster.Spec.Paused = new(tc.paused)
 			objects := []client.Object{node}
 			if tc.created != "" {
 				objects = append(objects, maintenanceOf(tc.created, "one"))
