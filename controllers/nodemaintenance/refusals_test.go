@@ -29,6 +29,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
@@ -431,9 +432,10 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
 		m := maintenanceOf("m", "one")
 		m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
-		stored := withMaintenances(pod, m)
 		m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
 		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+		m.Status.DrainTimeout = draintimeout.Observe(m, now.Add(-time.Minute))
+		stored := withMaintenances(pod, m)
 		r := &Reconciler{
 			Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{},
 			Served: &evacuationcontroller.Machines{Maintenances: &machinemaintenance.Requester{}},

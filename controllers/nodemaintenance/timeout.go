@@ -122,42 +122,48 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 	return true, nil
 }
 
-// isStillDeleted decides again whether the drain deletes a Pod, since earlier requests of the reconciliation may have taken long. Labels of
-// the Pod or of its Namespace, or another NodeMaintenance, may protect the Pod by now. It returns false if that cannot be read.
+// isStillDeleted decides again whether the drain deletes a Pod now, since earlier requests of the reconciliation may have taken long.
+// Labels of the Pod or of its Namespace, or another NodeMaintenance, may protect the Pod by now, or the drain timeout counts again since a
+// hold has ended. It returns false if that cannot be read.
 func (r *Reconciler) isStillDeleted(ctx context.Context, s *scope, node *corev1.Node, pod drainedPod) bool {
 	object, found := s.observation.PodByUID(pod.object.UID)
-	if !found || !r.stillDrains(ctx, s) {
+	latest := r.stillDraining(ctx, s)
+	if !found || latest == nil {
 		return false
 	}
 	others, err := r.readOthers(ctx, s, node)
 	if err != nil {
 		return false
 	}
-	drains := []planinput.Drain{{Maintenance: s.maintenance, Nodes: []*corev1.Node{node}}}
+	drains := []planinput.Drain{{Maintenance: latest, Nodes: []*corev1.Node{node}}}
 	for _, other := range others {
 		if other.Drains() {
 			drains = append(drains, planinput.Drain{Maintenance: other, Nodes: []*corev1.Node{node}})
 		}
 	}
-	c := planinput.ComponentOf(s.maintenance.Name, drains, s.now)
-	now := drainedPod{Pod: c.Pod(s.observation, object, pod.evacuation, false, s.now), object: object, evacuation: pod.evacuation}
-	now.verdict, now.others = now.VerdictOf(s.maintenance.Name)
-	_, deletes := deleteAt(drainOf(s, node), node, now)
-	return deletes
+	now := r.Clock.Now()
+	c := planinput.ComponentOf(latest.Name, drains, now)
+	again := drainedPod{Pod: c.Pod(s.observation, object, pod.evacuation, false, now), object: object, evacuation: pod.evacuation}
+	again.verdict, again.others = again.VerdictOf(latest.Name)
+	at, deletes := deleteAt(draintimeout.DrainOf(latest, s.joinedAt()[node.Name], now), node, again)
+	return deletes && !now.Before(at)
 }
 
-// stillDrains reports whether the NodeMaintenance drains as it did when it was read: it was not edited, completed, deleted or suspended
-// since, and its Cluster was not paused. If it returns false, that may be because a Machine could not be read, after which no event
-// follows.
-func (r *Reconciler) stillDrains(ctx context.Context, s *scope) bool {
+// stillDraining returns the NodeMaintenance as it is in the cache now, nil if it does not drain as it did when it was read: it was edited,
+// completed, deleted or suspended since, or its Cluster was paused. If it returns nil, that may be because a Machine could not be read,
+// after which no event follows.
+func (r *Reconciler) stillDraining(ctx context.Context, s *scope) *v1alpha1.NodeMaintenance {
 	cached, err := r.Clusters.Client(ctx, s.request.Cluster)
 	if err != nil {
-		return false
+		return nil
 	}
 	latest := &v1alpha1.NodeMaintenance{}
-	err = cached.Get(ctx, client.ObjectKeyFromObject(s.maintenance), latest, client.UnsafeDisableDeepCopy)
-	return err == nil && latest.UID == s.maintenance.UID && latest.Generation == s.maintenance.Generation && latest.Drains() &&
-		!r.Served.Suspension(ctx, s.request.Cluster).Of(latest)
+	if err := cached.Get(ctx, client.ObjectKeyFromObject(s.maintenance), latest, client.UnsafeDisableDeepCopy); err != nil ||
+		latest.UID != s.maintenance.UID || latest.Generation != s.maintenance.Generation || !latest.Drains() ||
+		r.Served.Suspension(ctx, s.request.Cluster).Of(latest) {
+		return nil
+	}
+	return latest
 }
 
 // drainOf returns the time limits of the drain of a Node, nil if there are none.

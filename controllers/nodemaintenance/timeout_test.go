@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,7 @@ import (
 	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -34,15 +36,19 @@ type observedPods struct {
 	mu              sync.Mutex
 	pods, namespace map[string]string
 	owners          []metav1.OwnerReference // of the Pods
+	deletion        *metav1.Time            // of the Pods
+	gone            bool                    // no Pod exists
 }
 
 func (o *observedPods) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: string(uid), UID: uid, Labels: o.pods, OwnerReferences: o.owners},
-		Spec:       corev1.PodSpec{NodeName: "one"},
-	}, true
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "tenant", Name: string(uid), UID: uid, Labels: o.pods, OwnerReferences: o.owners, DeletionTimestamp: o.deletion,
+		},
+		Spec: corev1.PodSpec{NodeName: "one"},
+	}, !o.gone
 }
 
 func (o *observedPods) NamespaceLabels(string) (labels map[string]string, known bool) {
@@ -62,12 +68,21 @@ type duringDeletions struct {
 	cluster     *clusterv1.Cluster
 	observed    *observedPods
 	created     *v1alpha1.NodeMaintenance
+	unread      bool // the NodeMaintenances of the Node cannot be listed
 }
 
 // TestDeletionsThatWait: a webhook hangs for the deletions of some Pods, so that those of others begin later.
 func TestDeletionsThatWait(t *testing.T) {
 	const pods = 3 * parallelWrites
 	protected := &metav1.LabelSelector{MatchLabels: map[string]string{"protected": ""}}
+	waits := func(stage v1alpha1.NodeMaintenanceStage) func(d *duringDeletions) {
+		return func(d *duringDeletions) {
+			d.created = maintenanceOf("another", "one")
+			d.created.Spec.Stage = stage
+			d.created.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorWaitCompleted, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
+		}
+	}
+	const deletesAll = "R95: otherwise, all are deleted, also after another NodeMaintenance was created that does not drain the Node"
 	for name, change := range map[string]func(d *duringDeletions){
 		"R95: no Pod is deleted at the timeout after the Machine was paused": func(d *duringDeletions) {
 			d.machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
@@ -81,11 +96,14 @@ func TestDeletionsThatWait(t *testing.T) {
 		"R95: nor after a DaemonSet has adopted the Pods, and would replace them": func(d *duringDeletions) {
 			d.observed.owners = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)}}
 		},
-		"R95: nor after another NodeMaintenance was created that waits until they complete": func(d *duringDeletions) {
-			d.created = maintenanceOf("another", "one")
-			d.created.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: v1alpha1.DrainBehaviorWaitCompleted, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
+		"R95: nor after another NodeMaintenance was created that waits until they complete": waits(v1alpha1.StageDrain),
+		"R95: nor if it cannot be read whether there is one":                                func(d *duringDeletions) { d.unread = true },
+		"R95: nor after they have begun to terminate":                                       func(d *duringDeletions) { d.observed.deletion = new(metav1.Now()) },
+		"R95: nor after they have terminated":                                               func(d *duringDeletions) { d.observed.gone = true },
+		"R95, M115: nor after a hold that has ended meanwhile, after which the whole timeout counts again": func(d *duringDeletions) {
+			d.maintenance.Annotations[v1alpha1.DrainStartedAnnotation] = time.Now().UTC().Format(time.RFC3339)
 		},
-		"R95: otherwise, all are deleted": nil,
+		deletesAll: waits(v1alpha1.StageCordon),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
@@ -96,17 +114,26 @@ func TestDeletionsThatWait(t *testing.T) {
 			m.UID = "m"
 			m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
 			m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			m.Status.DrainTimeout = draintimeout.Observe(m, now.Add(-time.Minute))
 			m.Spec.DrainRules = []v1alpha1.DrainRule{{
 				Name: "protected", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{{Selector: protected}, {NamespaceSelector: protected}},
 			}}
 			management, observed := fakes.Client(machine, cluster), &observedPods{}
 			var mu sync.Mutex
-			deleted := 0
+			deleted, unread := 0, false
 			remote := withMaintenancesBuilder(m).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if unread {
+						return errors.New("not read")
+					}
+					return c.List(ctx, list, options...)
+				},
 				Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
 					mu.Lock()
 					defer mu.Unlock()
-					if deleted++; deleted == 1 && change != nil {
+					if deleted++; deleted == 1 {
 						stored := m.DeepCopy()
 						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), stored)).To(Succeed())
 						d := &duringDeletions{maintenance: stored, machine: machine, cluster: cluster, observed: observed}
@@ -114,6 +141,7 @@ func TestDeletionsThatWait(t *testing.T) {
 						change(d)
 						observed.mu.Unlock()
 						g.Expect(c.Update(ctx, stored)).To(Succeed())
+						unread = d.unread
 						if d.created != nil {
 							g.Expect(c.Create(ctx, d.created)).To(Succeed())
 						}
@@ -128,6 +156,7 @@ func TestDeletionsThatWait(t *testing.T) {
 			r := &Reconciler{
 				Served:   &evacuationcontroller.Machines{Reader: management, Maintenances: requester},
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Clock:    clock.RealClock{},
 			}
 			s := &scope{
 				request: workload.Request{Cluster: key, Object: client.ObjectKeyFromObject(m)}, client: remote, maintenance: m, before: m.DeepCopy(), now: now,
@@ -143,7 +172,7 @@ func TestDeletionsThatWait(t *testing.T) {
 			_, err := r.deleteRemainingPods(t.Context(), s)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(s.drain.deleteErrors).To(BeEmpty())
-			if change == nil {
+			if name == deletesAll {
 				g.Expect(deleted).To(Equal(pods))
 			} else {
 				g.Expect(deleted).To(And(BeNumerically(">", 0), BeNumerically("<=", parallelWrites)), "those that had begun")
