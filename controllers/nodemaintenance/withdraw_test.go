@@ -322,19 +322,22 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 // TestChangesDuringAWithdrawal: during a withdrawal that takes long, or another request, the Node becomes that of another maintenance, or
 // its Machine or Cluster changes.
 func TestChangesDuringAWithdrawal(t *testing.T) {
+	deleted := func(machine *clusterv1.Machine) {
+		machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
+	}
 	for name, tc := range map[string]struct {
 		created string                           // the name of another NodeMaintenance
 		change  func(machine *clusterv1.Machine) // of the NodeMaintenance
 		paused  bool                             // the Cluster
+		waits   bool                             // the Machine was being deleted before, and waits for a turn
 		fails   bool
 		kept    bool
 	}{
-		"R94: a Node is restored after a withdrawal that took long":                         {},
-		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began": {created: "another", kept: true},
-		"R16, R94: nor one of a NodeMaintenance that was recreated since then":              {created: "m", kept: true},
-		"M54, R94: not that of a Machine which is being deleted since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine) {
-			machine.DeletionTimestamp, machine.Finalizers = new(metav1.Now()), []string{clusterv1.MachineFinalizer}
-		}},
+		"R94: a Node is restored after a withdrawal that took long":                                                    {},
+		"R16, R94: not one that another NodeMaintenance cordons since the withdrawal began":                            {created: "another", kept: true},
+		"R16, R94: nor one of a NodeMaintenance that was recreated since then":                                         {created: "m", kept: true},
+		"M54, R94: not that of a Machine which is being deleted since the withdrawal began":                            {fails: true, kept: true, change: deleted},
+		"M132, R94: but that of a deleted Machine which waits for a turn, and whose Node stays schedulable until then": {waits: true, change: deleted},
 		"M16, R94: not that of a Machine which is paused since the withdrawal began": {fails: true, kept: true, change: func(machine *clusterv1.Machine) {
 			machine.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 		}},
@@ -373,7 +376,7 @@ func TestChangesDuringAWithdrawal(t *testing.T) {
 						return ended.List(ctx, list, options...)
 					},
 				}),
-				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine)}, now: time.Now(),
+				owner: &ownerMachine{key: client.ObjectKeyFromObject(machine), keepsCordon: tc.waits}, now: time.Now(),
 			}
 			err := r.uncordonNode(t.Context(), s, node, cordon.Restore)
 			g.Expect(err != nil).To(Equal(tc.fails), "the next reconciliation leaves the Node as it is")
