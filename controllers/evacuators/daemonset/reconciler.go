@@ -1,6 +1,7 @@
 package daemonset
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -123,8 +124,8 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	return r.deletePods(ctx, s, observation, evacuations.Items)
 }
 
-// deletePods deletes those Pods that the drains target. Since earlier requests may have taken long, it finds the drains again before each
-// deletion.
+// deletePods deletes those Pods that the drains target. Since earlier requests may have taken long, it reads the drains and the Evacuation
+// again before each deletion.
 func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workload.Observation, evacuations []v1alpha1.Evacuation) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
 	for i := range evacuations {
@@ -141,6 +142,10 @@ func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workl
 		if refusal == daemonset.NotRefused {
 			if err := r.findDrains(ctx, s); err != nil {
 				return err
+			}
+			if err := s.client.Get(ctx, client.ObjectKeyFromObject(e), e); err != nil {
+				failure = cmp.Or(failure, errors.Wrapf(client.IgnoreNotFound(err), "getting Evacuation %s", klog.KObj(e)))
+				continue // without an Evacuation, the Pod stays
 			}
 			by, refusal = daemonset.Decide(s.input(observation, e, pod))
 		}

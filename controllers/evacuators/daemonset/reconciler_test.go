@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,16 +85,29 @@ func TestChangesDuringDeletions(t *testing.T) {
 		}}
 		return m
 	}
+	withdrawn := func(e *v1alpha1.Evacuation) { e.Finalizers = []string{"another.example.com"} }
 	for name, tc := range map[string]struct {
-		completed bool
-		created   client.Object
-		paused    bool
-		all       bool
+		edited     func(*v1alpha1.NodeMaintenance)
+		evacuation func(*v1alpha1.Evacuation) // of the other Pod
+		gone       bool                       // the Evacuation of the other Pod
+		created    client.Object
+		paused     bool
+		all        bool
 	}{
-		"R95: no Pod of a DaemonSet is deleted after the NodeMaintenance was completed": {completed: true},
-		"R95: nor after another NodeMaintenance waits until it completes":               {created: drainsNode("another", v1alpha1.DrainBehaviorWaitCompleted)},
-		"R95: nor after the Cluster was paused":                                         {paused: true},
-		"R95: otherwise, all are deleted":                                               {created: drainsNode("another", v1alpha1.DrainBehaviorDrain), all: true},
+		"R95: no Pod of a DaemonSet is deleted after the NodeMaintenance was completed": {edited: func(m *v1alpha1.NodeMaintenance) {
+			m.Spec.Stage = v1alpha1.StageComplete
+		}},
+		"R95: nor after its rules were changed, so that they skip the Pods": {edited: func(m *v1alpha1.NodeMaintenance) {
+			m.Spec.DrainRules[0].Behavior = v1alpha1.DrainBehaviorSkip
+		}},
+		"R38, R95: nor after it has withdrawn from the Evacuation": {evacuation: withdrawn},
+		"R38, R95: nor after another evacuator has become active": {evacuation: func(e *v1alpha1.Evacuation) {
+			e.Status.ActiveEvacuatorClass = new("other.example.com")
+		}},
+		"R38, R95: nor after the Evacuation was deleted":                  {gone: true},
+		"R95: nor after another NodeMaintenance waits until it completes": {created: drainsNode("another", v1alpha1.DrainBehaviorWaitCompleted)},
+		"R95: nor after the Cluster was paused":                           {paused: true},
+		"R95: otherwise, all are deleted":                                 {created: drainsNode("another", v1alpha1.DrainBehaviorDrain), all: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -106,7 +120,7 @@ func TestChangesDuringDeletions(t *testing.T) {
 					{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)},
 				}}, Spec: corev1.PodSpec{NodeName: "n"}}
 				e := evacuation.New(pod, nil, 0)
-				e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassDaemonSet)
+				e.Status.ActiveEvacuatorClass, e.Status.ExpectedEvacuationFinishTime = new(v1alpha1.EvacuatorClassDaemonSet), new(metav1.Now()) // one was refused
 				observed.pods[pod.UID] = pod
 				objects = append(objects, pod.DeepCopy(), e)
 			}
@@ -116,15 +130,31 @@ func TestChangesDuringDeletions(t *testing.T) {
 					return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
 				}).
 				WithInterceptorFuncs(interceptor.Funcs{
-					Delete: func(ctx context.Context, c client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+					Delete: func(ctx context.Context, c client.WithWatch, deleting client.Object, _ ...client.DeleteOption) error {
 						if deleted++; deleted > 1 {
 							return nil
 						}
-						if tc.completed {
-							completed := m.DeepCopy()
-							g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), completed)).To(Succeed())
-							completed.Spec.Stage = v1alpha1.StageComplete
-							g.Expect(c.Update(ctx, completed)).To(Succeed())
+						if tc.edited != nil {
+							edited := m.DeepCopy()
+							g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), edited)).To(Succeed())
+							tc.edited(edited)
+							g.Expect(c.Update(ctx, edited)).To(Succeed())
+						}
+						changed := &v1alpha1.EvacuationList{}
+						g.Expect(c.List(ctx, changed)).To(Succeed())
+						for i := range changed.Items {
+							switch e := &changed.Items[i]; {
+							case e.Spec.PodRef.Name == deleting.GetName():
+							case tc.gone:
+								e.Finalizers = nil
+								g.Expect(c.Update(ctx, e)).To(Succeed())
+								g.Expect(client.IgnoreNotFound(c.Delete(ctx, e))).To(Succeed())
+							case tc.evacuation != nil:
+								tc.evacuation(e)
+								g.Expect(c.Status().Update(ctx, e)).To(Succeed())
+								tc.evacuation(e)
+								g.Expect(c.Update(ctx, e)).To(Succeed())
+							}
 						}
 						if tc.created != nil {
 							g.Expect(c.Create(ctx, tc.created)).To(Succeed())
@@ -152,6 +182,36 @@ func TestChangesDuringDeletions(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestMachineThatCannotBeRead(t *testing.T) {
+	t.Run("M16: a Node whose Machine cannot be read is reconciled again: no event follows when it can be", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
+		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m", Annotations: map[string]string{
+			v1alpha1.OwnerClusterAnnotation: cluster.String(), v1alpha1.OwnerMachineAnnotation: "fleet/m",
+		}}}
+		m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "n"}}}
+		remote := fakes.Builder(node, m).WithIndex(m, "node", func(object client.Object) []string {
+			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+		}).Build()
+		management := fakes.Builder(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if _, is := object.(*clusterv1.Machine); is {
+						return errors.New("not read")
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			}).Build()
+		r := &Reconciler{
+			Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			Machines: &evacuationcontroller.Machines{Reader: management, Maintenances: &machinemaintenance.Requester{}}, Clock: clock.RealClock{},
+		}
+		_, err := r.Reconcile(t.Context(), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "n"}})
+		g.Expect(err).To(MatchError(ContainSubstring("not read")))
+	})
 }
 
 // TestRefusedDeletion: each event of the Evacuation causes another deletion.
