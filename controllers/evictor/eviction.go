@@ -228,7 +228,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 		return
 	case workload.IsPaused(err):
 		return
-	case isGone(err):
+	case workload.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		backoff := watchLag // until the watch delivers the deletion
 		if reason != eventEvicted {

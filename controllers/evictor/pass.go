@@ -10,7 +10,6 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -429,7 +428,7 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			switch {
 			case lookup.DoesNotExist(err):
 				return nil
-			case apierrors.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
+			case workload.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(1)))
 				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			case err != nil:

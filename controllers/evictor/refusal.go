@@ -22,11 +22,6 @@ import (
 // What the API server says in the messages of responses that have no separate code, reason or type of cause. The integration tests compare
 // testdata/responses.json with the responses of a real API server.
 const (
-	// fromWebhook and deniedByWebhook enclose the name of an admission webhook at the beginning of the response that it has given. Its code,
-	// reason, details and causes are what the webhook has chosen.
-	fromWebhook, deniedByWebhook = `admission webhook "`, `" denied the request`
-	// fromPolicy and fromMutatingPolicy begin the cause that names an admission policy. A ValidatingAdmissionPolicy chooses the reason.
-	fromPolicy, fromMutatingPolicy = "ValidatingAdmissionPolicy '", "policy '"
 	// cannotCallWebhook begins the cause that names an admission webhook without a valid response.
 	cannotCallWebhook = `failed calling webhook "`
 	// notAuthorized is in the message of a response to a user who may not evict Pods.
@@ -48,7 +43,7 @@ type refusal struct {
 // classify returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
 // rejected our credentials.
 func classify(err error) (why refusal, answered bool) {
-	response, responded := responseOf(err)
+	response, responded := workload.ResponseOf(err)
 	if why = ofAdmission(err, response); why.reason == "" { // it comes first: what it decides may have any code and reason
 		why = ofServer(err, response, responded)
 	}
@@ -61,11 +56,11 @@ func classify(err error) (why refusal, answered bool) {
 // ofAdmission returns which part of admission has given the response, and an empty refusal if none has.
 func ofAdmission(err error, response metav1.Status) refusal {
 	switch said := err.Error(); {
-	case isDeniedByWebhook(err):
+	case lookup.IsDeniedByWebhook(err):
 		return refusal{reason: v1alpha1.ReasonWebhookRefused, message: "An admission webhook refused the eviction: " + said}
-	case causeWith(response, fromPolicy) != "", causeWith(response, fromMutatingPolicy) != "":
+	case workload.IsDeniedByPolicy(err):
 		return refusal{reason: v1alpha1.ReasonAdmissionPolicyRefused, message: "An admission policy refused the eviction: " + said}
-	case causeWith(response, cannotCallWebhook) != "":
+	case workload.CauseWith(response, cannotCallWebhook) != "":
 		return refusal{reason: v1alpha1.ReasonAdmissionFailed, message: "The API server could not call an admission webhook: " + said}
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return refusal{reason: v1alpha1.ReasonNamespaceTerminating, message: "The namespace is being deleted: " + said}
@@ -118,42 +113,6 @@ func ofBudget(err error, response metav1.Status) refusal {
 	}
 }
 
-// responseOf returns the response of the API server.
-func responseOf(err error) (metav1.Status, bool) {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return metav1.Status{}, false
-	}
-	return status.Status(), true
-}
-
-// isDeniedByWebhook reports whether an admission webhook has given the response.
-func isDeniedByWebhook(err error) bool {
-	response, _ := responseOf(err)
-	name, found := strings.CutPrefix(response.Message, fromWebhook)
-	return found && strings.Contains(name, deniedByWebhook)
-}
-
-// isGone reports whether an eviction failed because the Pod no longer exists. A webhook may answer as if it did not exist.
-func isGone(err error) bool { return workload.IsGone(err) && !isDeniedByWebhook(err) }
-
-// causeWith returns the message of the first cause without a type whose message has a prefix.
-func causeWith(response metav1.Status, prefix string) string {
-	for _, cause := range causesOf(response) {
-		if cause.Type == "" && strings.HasPrefix(cause.Message, prefix) {
-			return cause.Message
-		}
-	}
-	return ""
-}
-
-func causesOf(response metav1.Status) []metav1.StatusCause {
-	if response.Details == nil {
-		return nil
-	}
-	return response.Details.Causes
-}
-
 // isTimeout reports whether the request timed out, in the API server or in the client.
 func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || utilnet.IsTimeout(errors.Cause(err))
@@ -161,7 +120,7 @@ func isTimeout(err error) bool {
 
 // aboutBudget returns what the response says about a PodDisruptionBudget, "" if it says nothing.
 func aboutBudget(response metav1.Status) string {
-	for _, cause := range causesOf(response) {
+	for _, cause := range workload.CausesOf(response) {
 		if cause.Type == policyv1.DisruptionBudgetCause {
 			return cmp.Or(cause.Message, response.Message)
 		}
@@ -174,7 +133,7 @@ func aboutBudget(response metav1.Status) string {
 
 // unstructured returns the text of a response that is no object of Kubernetes, or otherwise its message.
 func unstructured(response metav1.Status) string {
-	for _, cause := range causesOf(response) {
+	for _, cause := range workload.CausesOf(response) {
 		if cause.Type == metav1.CauseTypeUnexpectedServerResponse && cause.Message != "" {
 			return cause.Message
 		}

@@ -252,7 +252,7 @@ func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod
 		_, seconds := p.gracePeriod(ctx, s.pod)
 		err = v.Clusters.Evict(ctx, p.cluster, s.pod, seconds)
 	}
-	if workload.IsPaused(err) || isGone(err) {
+	if workload.IsPaused(err) || workload.IsGone(err) {
 		v.handleResponse(ctx, p, s, err, eventEvicted)
 		return
 	}

@@ -105,11 +105,12 @@ func IsUnanswered(err error) bool {
 }
 
 // IsAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
+// What a webhook answers is one, also if it says that.
 func IsAnswer(err error) bool {
 	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
-		return false
+		return lookup.IsDeniedByWebhook(err)
 	default:
 		return errors.As(err, &answer) && !IsUnanswered(err)
 	}

@@ -107,7 +107,7 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 // IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict
 // that does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
 func IsGone(err error) bool {
-	return apierrors.IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || lookup.DoesNotExist(err)
+	return IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || lookup.DoesNotExist(err)
 }
 
 // podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
@@ -125,11 +125,6 @@ func conflictKind(err error) string {
 		return ""
 	}
 	return status.Status().Details.Kind
-}
-
-// IsAdmission reports whether the error has a reason that the API server's admission uses for refusals.
-func IsAdmission(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
 // IgnoreDoesNotExist returns nil if lookup.DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads

@@ -113,6 +113,15 @@ func TestNotServed(t *testing.T) {
 			"E18: an admission webhook refused it with a conflict",
 			status(409, metav1.StatusReasonConflict, `admission webhook "w" denied the request`, nil), false, false,
 		},
+		{
+			"E64: an admission webhook refused it with a conflict that names the Pod",
+			status(409, metav1.StatusReasonConflict, `admission webhook "w" denied the request: in use`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, false,
+		},
+		{"E64: an admission webhook refused it as if nothing served it", status(404, "", `admission webhook "w" denied the request: no`, nil), false, false},
+		{
+			"E64: an admission webhook refused it as if the Pod did not exist",
+			status(404, metav1.StatusReasonNotFound, `admission webhook "w" denied the request: no`, &metav1.StatusDetails{Kind: "pods", Name: "p"}), false, false,
+		},
 		{"E18: the request is invalid for another reason", apierrors.NewBadRequest("name must be p"), false, false},
 		{"E18: no answer", errors.New("connection refused"), false, false},
 	} {

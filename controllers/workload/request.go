@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/pkg/errors"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -150,7 +148,7 @@ func RetryConflicts[R comparable](reconciler reconcile.TypedReconciler[R]) recon
 // Reconcile implements reconcile.TypedReconciler.
 func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile.Result, error) {
 	result, err := r.TypedReconciler.Reconcile(ctx, request)
-	if apierrors.IsConflict(errors.Cause(err)) {
+	if IsConflict(err) {
 		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
 	}
 	r.intervals.Forget(request)

@@ -25,13 +25,28 @@ func (r Result[T]) Get() (object *T, found bool) { return r.object, r.object != 
 // IsKnown reports whether the object was read, or is known not to exist.
 func (r Result[T]) IsKnown() bool { return r.read }
 
+// fromWebhook and deniedByWebhook enclose the name of an admission webhook at the beginning of the response that it has given. The
+// integration tests compare testdata/responses.json of package evictor with the responses of a real API server.
+const fromWebhook, deniedByWebhook = `admission webhook "`, `" denied the request`
+
+// IsDeniedByWebhook reports whether an admission webhook has given the response to a write. Its code, reason, details and causes are what
+// the webhook has chosen: they say nothing about the object.
+func IsDeniedByWebhook(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	name, found := strings.CutPrefix(status.Status().Message, fromWebhook)
+	return found && strings.Contains(name, deniedByWebhook)
+}
+
 // NotServed reports whether the API server does not serve the resource of a request, or its version, such as policy/v1. An unknown resource
 // and a missing object both result in 404. Only the answer about the latter is a Status that names the object; to any other answer, the
 // client adds a cause and the name in the request.
 func NotServed(err error) bool {
 	var status apierrors.APIStatus
 	switch {
-	case !errors.As(err, &status):
+	case !errors.As(err, &status), IsDeniedByWebhook(err):
 		return false
 	case apierrors.IsNotFound(err):
 		return status.Status().Details == nil || status.Status().Details.Name == "" || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
@@ -44,4 +59,6 @@ func NotServed(err error) bool {
 
 // DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it
 // is not known whether the object exists.
-func DoesNotExist(err error) bool { return apierrors.IsNotFound(err) && !NotServed(err) }
+func DoesNotExist(err error) bool {
+	return apierrors.IsNotFound(err) && !NotServed(err) && !IsDeniedByWebhook(err)
+}

@@ -136,6 +136,12 @@ func TestRefusedWrite(t *testing.T) {
 	refuses := apierrors.NewForbidden(appsv1.Resource("deployments"), "web", errors.New("not by hand"))
 	conflict := apierrors.NewConflict(appsv1.Resource("deployments"), "web", errors.New("modified"))
 	fails := apierrors.NewInternalError(errors.New("failed calling webhook"))
+	webhook := func(code int32, reason metav1.StatusReason) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: code, Reason: reason, Message: `admission webhook "w" denied the request: no`,
+			Details: &metav1.StatusDetails{Kind: "deployments", Name: "web"},
+		}}
+	}
 	type answer struct {
 		after time.Duration
 		error
@@ -146,6 +152,8 @@ func TestRefusedWrite(t *testing.T) {
 		reason  string
 	}{
 		"E92: reports that admission refuses a write of a surge":               {[]answer{{0, refuses}, {30 * time.Second, refuses}}, ended},
+		"E92: reports the refusals of a webhook with any code":                 {[]answer{{0, webhook(409, "Conflict")}, {30 * time.Second, webhook(429, "")}}, ended},
+		"E92: also if it says that nothing exists":                             {[]answer{{0, webhook(404, "NotFound")}, {30 * time.Second, webhook(404, "NotFound")}}, ended},
 		"E92: does not report a conflict":                                      {[]answer{{0, conflict}, {30 * time.Second, conflict}}, ""},
 		"E92: does not report an internal error":                               {[]answer{{0, fails}, {30 * time.Second, fails}}, ""},
 		"E96: does not report the first refusal, long after the last report":   {[]answer{{0, refuses}, {29 * time.Second, refuses}}, ""},

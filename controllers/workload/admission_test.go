@@ -1,0 +1,53 @@
+package workload
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// deniedWith is what an admission webhook answers with a code and a reason.
+func deniedWith(code int32, reason metav1.StatusReason) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: `admission webhook "w" denied the request: no`,
+	}}
+}
+
+func TestIsAdmission(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	byPolicy := apierrors.NewUnauthorized("no")
+	byPolicy.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "ValidatingAdmissionPolicy 'p' with binding 'p' denied it"}}}
+	for name, tc := range map[string]struct {
+		err               error
+		admission, answer bool
+	}{
+		"a webhook that says forbidden":         {deniedWith(http.StatusForbidden, metav1.StatusReasonForbidden), true, true},
+		"a webhook that says unauthorized":      {deniedWith(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), true, true},
+		"a webhook that says conflict":          {deniedWith(http.StatusConflict, metav1.StatusReasonConflict), true, true},
+		"a webhook that says too large":         {deniedWith(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge), true, true},
+		"a webhook that says too many requests": {deniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), true, true},
+		"a webhook that says timeout":           {deniedWith(http.StatusGatewayTimeout, metav1.StatusReasonTimeout), true, true},
+		"a webhook that says internal error":    {deniedWith(http.StatusInternalServerError, metav1.StatusReasonInternalError), true, true},
+		"a webhook that gives no reason":        {deniedWith(http.StatusTooManyRequests, ""), true, true},
+		"a policy that says unauthorized":       {byPolicy, true, true},
+		"the API server's own admission":        {apierrors.NewForbidden(pods, "p", errors.New("exceeded quota")), true, true},
+		"a conflict":                            {apierrors.NewConflict(pods, "p", errors.New("modified")), false, true},
+		"an API server that fails":              {apierrors.NewInternalError(errors.New(`failed calling webhook "w"`)), false, true},
+		"an API server that is busy":            {apierrors.NewTooManyRequests("later", 1), false, false},
+		"an API server that times out":          {apierrors.NewTimeoutError("later", 1), false, false},
+		"no answer":                             {context.DeadlineExceeded, false, false},
+		"no error":                              {nil, false, false},
+	} {
+		t.Run("E64: "+name, func(t *testing.T) {
+			g, err := NewWithT(t), errors.Wrap(tc.err, "patching")
+			g.Expect(IsAdmission(err)).To(Equal(tc.admission))
+			g.Expect(IsAnswer(err)).To(Equal(tc.answer))
+		})
+	}
+}
