@@ -228,7 +228,6 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	clusters.Filter = filter
 	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
 	clusters.UseCaches(workloadCaches())
-	served := &evacuation.Machines{Reader: local, Maintenances: requester}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
 	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Recorder: recorder, Clock: now}
@@ -239,15 +238,15 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
 	maintenances := &nodemaintenance.Reconciler{
-		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester, Served: served,
+		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester,
 		NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
-	evacuations := &evacuation.Reconciler{Clusters: clusters, Machines: served, Written: written, Clock: now}
-	evictions := &evictor.Evictor{Clusters: clusters, Machines: served, Written: written, Recorder: recorder, Clock: now}
-	daemonSets := &daemonset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
-	deployments := &deployment.Reconciler{Clusters: clusters, Machines: served, Clock: now}
-	statefulSets := &statefulset.Reconciler{Clusters: clusters, Machines: served, Clock: now}
+	evacuations := &evacuation.Reconciler{Clusters: clusters, Maintenances: requester, Written: written, Clock: now}
+	evictions := &evictor.Evictor{Clusters: clusters, Maintenances: requester, Written: written, Recorder: recorder, Clock: now}
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	deployments := &deployment.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	statefulSets := &statefulset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
 	workloads := &workloadcluster.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clock: now, Clusters: clusters, Filter: filter, Unread: unread, ManagementCluster: managementCluster,
 		Watches: []workload.Watches{
@@ -265,7 +264,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		outcomes.SetupWithManager(mgr, workload.FairOptions(outcomeWorkers, itself)),
 		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
 		sweeper.SetupWithManager(mgr, ofMaintenance),
-		served.SetupWithManager(ctx, mgr),
+		requester.SetupWithManager(ctx, mgr),
 		evacuations.SetupWithManager(ctx, mgr, ofEvacuation),
 		evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)),
 		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),

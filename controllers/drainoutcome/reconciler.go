@@ -1,3 +1,5 @@
+// Package drainoutcome keeps the recent drains of deleted Machines in the status of their MachineDrainPolicies, with what became of their
+// evicted Pods, by the decisions of drain/outcome.
 package drainoutcome
 
 import (
@@ -46,10 +48,6 @@ const (
 // keptComplete is how long after the end of a drain it is known that it is complete: no drain waits longer for it.
 const keptComplete = time.Hour
 
-// EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced
-// three minutes after its end.
-const EventPodsWithoutPlace = "PodsWithoutPlace"
-
 // Reconciler keeps the recent drains in the status of MachineDrainPolicies, and reads what became of their Pods.
 type Reconciler struct {
 	Client   client.Client
@@ -90,11 +88,8 @@ func (r *Reconciler) keepQueue(_ context.Context, queue workqueue.TypedRateLimit
 	return nil
 }
 
-// Record adds a drain that has ended to those of a policy. A nil Reconciler drops it.
+// Record adds a drain that has ended to those of a policy.
 func (r *Reconciler) Record(policy types.NamespacedName, drain v1alpha1.RecentDrain) {
-	if r == nil {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended == nil {
@@ -151,11 +146,8 @@ func (r *Reconciler) noteComplete(drains []v1alpha1.RecentDrain) {
 }
 
 // IsComplete reports whether it is known that the drain of a Machine with a UID has been complete, see outcome.IsComplete, although the
-// status of the policy may have dropped it since. A nil Reconciler knows of none.
+// status of the policy may have dropped it since.
 func (r *Reconciler) IsComplete(machine string) bool {
-	if r == nil {
-		return false
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, complete := r.complete[machine]
@@ -167,7 +159,7 @@ func (r *Reconciler) forgetPolicy(policy types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.ended, policy)
-	ObserveWithoutPlace(sourceOf(policy), nil)
+	tracing.ObserveWithoutPlace(sourceOf(policy), nil)
 }
 
 // Reconcile adds the drains that have ended to the status of a policy, and reads what became of the Pods when that is due.
@@ -287,7 +279,7 @@ func (r *Reconciler) read(
 		}
 		reading.Go(func() {
 			key := types.NamespacedName{Namespace: policy.Namespace, Name: cluster}
-			outcome.Read(Reader{r.Clusters}.World(ctx, key, outcome.Controllers(outcomes...)), now, outcomes...)
+			outcome.Read(r.Clusters.ReadControllers(ctx, key, outcome.Controllers(outcomes...)), now, outcomes...)
 		})
 	}
 	reading.Wait()
@@ -316,10 +308,10 @@ func (r *Reconciler) report(ctx context.Context, policy *v1alpha1.MachineDrainPo
 		}
 		if without > 0 && outcome.WithoutPlace(&before[i].DrainOutcome, now) == 0 {
 			where := fmt.Sprintf("Node %s (Machine %s, Cluster %s)", drain.Node, drain.Machine, drain.Cluster)
-			r.events.Event(policy, corev1.EventTypeWarning, EventPodsWithoutPlace, outcome.WithoutPlaceMessage(&drain.DrainOutcome, where))
+			r.events.Event(policy, corev1.EventTypeWarning, outcome.EventPodsWithoutPlace, outcome.WithoutPlaceMessage(&drain.DrainOutcome, where))
 		}
 	}
-	ObserveWithoutPlace(sourceOf(types.NamespacedName{Namespace: policy.Namespace, Name: policy.Name}), pods)
+	tracing.ObserveWithoutPlace(sourceOf(types.NamespacedName{Namespace: policy.Namespace, Name: policy.Name}), pods)
 }
 
 func sourceOf(policy types.NamespacedName) string { return "MachineDrainPolicy " + policy.String() }

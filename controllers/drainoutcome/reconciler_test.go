@@ -20,9 +20,11 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
@@ -68,7 +70,7 @@ func newWorld(t *testing.T) *world {
 		},
 	}).Build()
 	w.restart()
-	t.Cleanup(func() { ForgetCluster(cluster) })
+	t.Cleanup(func() { tracing.ObserveWithoutPlace(sourceOf(policy), nil) })
 	return w
 }
 
@@ -114,10 +116,6 @@ func drainOf(machine string) v1alpha1.RecentDrain {
 	}
 }
 
-func without() float64 {
-	return testutil.ToFloat64(podsWithoutPlace.WithLabelValues(cluster.Namespace, cluster.Name))
-}
-
 func TestReconcile(t *testing.T) {
 	t.Run("M150, M151, M153: a Pod without a place is counted, reported once, and found in its place, although the manager is restarted", func(t *testing.T) {
 		w := newWorld(t)
@@ -128,7 +126,7 @@ func TestReconcile(t *testing.T) {
 		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Pending: 1}))
 		w.Expect(next).To(Equal(time.Minute))
 		w.Expect(w.ended).To(BeEmpty(), "the drain is in the status")
-		w.Expect(testutil.CollectAndCount(podsWithoutPlace)).To(Equal(1), "a Cluster after a drain has the metric, although no Pod counts yet")
+		w.Expect(testutil.GatherAndCount(metrics.Registry, "capnm_pods_without_place")).To(Equal(1), "a Cluster has the metric after a drain, although no Pod counts")
 
 		w.restart()
 		_, next = w.reconcile(10 * time.Second)
@@ -138,7 +136,7 @@ func TestReconcile(t *testing.T) {
 		w.Expect(w.recorder.Events).To(BeEmpty())
 		_, next = w.reconcile(3 * time.Minute)
 		w.Expect(next).To(Equal(10 * time.Minute))
-		w.Expect(without()).To(BeEquivalentTo(1))
+		w.Expect(fakes.Gauge(t, "capnm_pods_without_place", cluster.Name)).To(BeEquivalentTo(1))
 		w.Expect(w.recorder.Events).To(Receive(ContainSubstring(
 			"After the drain of Node one (Machine m, Cluster c), 1 evicted Pod has no place: 1 Pod of " + db.String())))
 		w.restart()
@@ -150,7 +148,7 @@ func TestReconcile(t *testing.T) {
 		drains, next = w.reconcile(20 * time.Minute)
 		w.Expect(drains[0].Pods).To(Equal(v1alpha1.EvictedPods{Evicted: 1, Ready: 1}))
 		w.Expect(next).To(BeZero())
-		w.Expect(without()).To(BeZero())
+		w.Expect(fakes.Gauge(t, "capnm_pods_without_place", cluster.Name)).To(BeZero())
 	})
 	t.Run("M150, M151: what a workload cluster does not answer is unknown until the next reading", func(t *testing.T) {
 		w := newWorld(t)
@@ -289,23 +287,5 @@ func TestReconcile(t *testing.T) {
 		_, err := w.Reconcile(t.Context(), reconcile.Request{NamespacedName: gone})
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(w.ended).To(BeEmpty())
-	})
-}
-
-func TestWorld(t *testing.T) {
-	t.Run("M151: a namespace with more Pods than are read is unknown", func(t *testing.T) {
-		w := newWorld(t)
-		pages := 0
-		endless := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
-			List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
-				pages++
-				list.SetContinue("more")
-				return nil
-			},
-		}).Build()
-		clusters := workload.NewClusters(w.management, clustercache.NewFakeClusterCache(endless, cluster), fakes.Scheme(), workload.Limits{}, w.clock)
-		got := Reader{clusters}.World(t.Context(), cluster, []outcome.Controller{db})
-		w.Expect(pages).To(Equal(maxPages))
-		w.Expect(got.Unread[outcome.Controller{Namespace: db.Namespace}]).To(MatchError(ContainSubstring("more than 20000 Pods")))
 	})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
@@ -84,8 +85,9 @@ func locating(t *testing.T, e *v1alpha1.Evacuation, pods ...*corev1.Pod) (*Recon
 		WithObjects(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: request.Cluster.Namespace, Name: request.Cluster.Name}}).Build()
 	cache := serving{clustercache.NewFakeClusterCache(remote, request.Cluster), servePods(t, pods...)}
 	r := &Reconciler{
-		Clusters: workload.NewClusters(management, cache, scheme, workload.Limits{}, clock.RealClock{}), Machines: &Machines{Reader: management},
-		Written: expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{},
+		Clusters:     workload.NewClusters(management, cache, scheme, workload.Limits{}, clock.RealClock{}),
+		Maintenances: &machinemaintenance.Requester{Client: management},
+		Written:      expectations.New[*v1alpha1.Evacuation](t.Context(), workload.Trim), Clock: clock.RealClock{},
 		goneSince: expiring.NewMap[types.UID, time.Time](t.Context()), nextRead: expiring.NewMap[types.UID, time.Time](t.Context()),
 	}
 	t.Cleanup(func() { r.Clusters.Disconnect(request.Cluster) })

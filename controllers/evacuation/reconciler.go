@@ -15,13 +15,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
@@ -32,10 +32,10 @@ import (
 
 // Reconciler reconciles Evacuations.
 type Reconciler struct {
-	Clusters *workload.Clusters
-	Machines *Machines
-	Written  *expectations.Objects[*v1alpha1.Evacuation]
-	Clock    clock.PassiveClock
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Written      *expectations.Objects[*v1alpha1.Evacuation]
+	Clock        clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
 	// goneSince is when the Pod of an Evacuation was first observed not to exist, by UID of the Evacuation. It is kept in memory: after a
@@ -65,22 +65,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
 			workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 				return r.evacuationsOf(ctx, cluster, m)
-			}), TermsChanged()),
-	}
-}
-
-// TermsChanged passes events of NodeMaintenances whose terms have changed.
-func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
-	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
-		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(nil, e.Object)
-		},
-		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.Object, nil)
-		},
+			}), workload.TermsChanged()),
 	}
 }
 
@@ -370,7 +355,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	suspension := r.Machines.Suspension(ctx, s.request.Cluster)
+	suspension := r.Maintenances.Suspension(ctx, s.request.Cluster)
 	s.terms = evacuation.DrainersOf(maintenances, suspension.Of).On(drained).For(planinput.RulePod(observation, pod))
 	if err := suspension.Err(); err != nil {
 		return err
@@ -433,7 +418,7 @@ func (r *Reconciler) store(ctx context.Context, s *scope, action evacuation.Acti
 	if err := r.patchStatus(ctx, s, before, after); err != nil {
 		return err
 	}
-	observeTransition(before, after)
+	workload.CountActivation(before, after)
 	if action.Delete {
 		// Without a lock, since a concurrent write does not bring the Pod back. The UID excludes an Evacuation that was recreated.
 		if err := s.client.Delete(ctx, after, client.Preconditions{UID: &after.UID}); err != nil {

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -221,7 +220,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 	case err == nil:
 		log.V(2).Info("Evicted Pod", "reason", reason)
 		evictions.WithLabelValues(resultEvicted).Inc()
-		evacuationcontroller.CountEviction()
+		workload.CountEviction()
 		v.Recorder.RecordEvicted(p.cluster, s.pod.UID, now)
 		p.state.backoffs.backOff(s.pod.UID, now.Add(watchLag))
 		v.Clusters.Event(p.cluster, s.pod, corev1.EventTypeNormal, reason, removed[reason]+p.because(ctx, s))

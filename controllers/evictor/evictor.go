@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
@@ -31,11 +31,11 @@ import (
 
 // Evictor evicts Pods as PodDisruptionBudgets allow. One reconciliation covers one workload cluster.
 type Evictor struct {
-	Clusters *workload.Clusters
-	Machines *evacuationcontroller.Machines
-	Written  *expectations.Objects[*v1alpha1.Evacuation]
-	Recorder *tracing.Recorder
-	Clock    clock.WithDelayedExecution
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Written      *expectations.Objects[*v1alpha1.Evacuation]
+	Recorder     *tracing.Recorder
+	Clock        clock.WithDelayedExecution
 
 	controller      controller.TypedController[reconcile.Request]
 	evictionContext context.Context //nolint:containedctx // for evictions, which outlive the reconciliation that starts them, see shutdownGate
@@ -113,7 +113,7 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{},
 			handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
 				return []reconcile.Request{{NamespacedName: cluster}}
-			}), predicate.Or(evacuationcontroller.TermsChanged(), hasCordoned())),
+			}), predicate.Or(workload.TermsChanged(), hasCordoned())),
 	}
 }
 
@@ -163,9 +163,9 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return v.fail(p, err)
 	}
 	p.nextTry = p.state.inFlight.observeBudgets(observed, p.now)
-	suspension := v.Machines.Suspension(ctx, p.cluster)
+	suspension := v.Maintenances.Suspension(ctx, p.cluster)
 	p.suspended = suspension.Of
-	if p.deleted, err = v.Machines.Deleted(ctx, p.cluster); err != nil {
+	if p.deleted, err = v.Maintenances.DeletedMachines(ctx, p.cluster); err != nil {
 		return v.fail(p, err)
 	}
 	candidates, err := p.collect(ctx)

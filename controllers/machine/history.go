@@ -16,6 +16,14 @@ import (
 	drainoutcome "github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
 
+// Outcomes keeps the drains that have ended. The controller of drain outcomes implements it.
+type Outcomes interface {
+	// Record adds a drain that has ended to those of a policy.
+	Record(policy types.NamespacedName, drain v1alpha1.RecentDrain)
+	// IsComplete reports whether it is known that the drain of a Machine with a UID has been complete, see drainoutcome.IsComplete.
+	IsComplete(machine string) bool
+}
+
 // recordEnd logs how the deletion of a Machine ended, and records its history. It runs after the write that ends it.
 func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
 	evicted := r.evicted(s)
@@ -26,7 +34,7 @@ func (r *Reconciler) recordEnd(ctx context.Context, s *scope, result outcome) {
 		return
 	}
 	ctrl.LoggerFrom(ctx).Info("The drain has ended", append([]any{"Node", klog.KRef("", s.machine.Status.NodeRef.Name)}, line...)...)
-	if s.policy != nil && s.policy.Name != "" {
+	if r.Outcomes != nil && s.policy != nil && s.policy.Name != "" {
 		r.Outcomes.Record(client.ObjectKeyFromObject(s.policy), v1alpha1.RecentDrain{
 			MachineUID: string(s.machine.UID), Machine: s.machine.Name, Cluster: s.machine.Spec.ClusterName, Node: s.machine.Status.NodeRef.Name,
 			DrainOutcome: evicted,

@@ -74,7 +74,7 @@ func (r *Reconciler) replacing(
 		}
 	}
 	known = append(known, r.released.in(s.nameOfCluster())...)
-	known = slices.DeleteFunc(known, func(d machinedrain.EndedDrain) bool { return r.Outcomes.IsComplete(d.UID) })
+	known = slices.DeleteFunc(known, func(d machinedrain.EndedDrain) bool { return r.Outcomes != nil && r.Outcomes.IsComplete(d.UID) })
 	return machinedrain.Replacing(s.policy, s.nameOfCluster().Name, known, all, s.now), nil
 }
 

@@ -32,7 +32,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
@@ -61,7 +60,7 @@ type Reconciler struct {
 	Clusters     *workload.Clusters
 	Maintenances *machinemaintenance.Requester
 	Recorder     *tracing.Recorder
-	Outcomes     *drainoutcome.Reconciler // keeps the drains that have ended
+	Outcomes     Outcomes // optional
 	Clock        clock.PassiveClock
 	// ConnectNow requests the connection to a workload cluster with a deleted Machine.
 	ConnectNow func(cluster types.NamespacedName)

@@ -1,5 +1,5 @@
-// Package machinemaintenance finds, creates, updates and completes the NodeMaintenances of Machines. A Machine has at most one, whatever
-// requested it: a deletion, a rollout or the stage annotation.
+// Package machinemaintenance finds, creates, updates and completes the NodeMaintenances of Machines, and decides which are
+// suspended. A Machine has at most one, whatever requested it: a deletion, a rollout or the stage annotation.
 package machinemaintenance
 
 import (

@@ -18,9 +18,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
-// Requester requests NodeMaintenances for Machines.
+// Requester requests NodeMaintenances for Machines, and decides which of them are suspended.
 type Requester struct {
-	// Client reads the MachineDrainRules of the management cluster.
+	// Client reads the management cluster.
 	Client client.Client
 	// Unread are the MachineDrainPolicies and MachineDrainRules that cannot be decoded.
 	Unread            *setaside.Objects

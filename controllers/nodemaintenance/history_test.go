@@ -11,12 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestBudgetsOf(t *testing.T) {
@@ -46,10 +46,10 @@ func TestWithoutPlace(t *testing.T) {
 			EndTime: metav1.NewTime(end), ReadTime: &read, Pods: v1alpha1.EvictedPods{Evicted: 1, Pending: 1},
 		}
 		change(s)
-		drainoutcome.ObserveWithoutPlace(sourceOf(request), map[types.NamespacedName]int32{request.Cluster: 1}) // by the last reading
+		tracing.ObserveWithoutPlace(sourceOf(request), map[types.NamespacedName]int32{request.Cluster: 1}) // by the last reading
 		_, err := (&Reconciler{}).readOutcome(t.Context(), s)
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		return gauge(t, "capnm_pods_without_place", request.Cluster.Name)
+		return fakes.Gauge(t, "capnm_pods_without_place", request.Cluster.Name)
 	}
 	t.Run("M153: the Pods of a drain without a place are counted", func(t *testing.T) {
 		NewWithT(t).Expect(counted(t, end.Add(time.Hour+time.Minute), func(*scope) {})).To(BeEquivalentTo(1))
@@ -63,21 +63,4 @@ func TestWithoutPlace(t *testing.T) {
 			s.owner = &ownerMachine{machine: &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &deleted}}}
 		})).To(BeZero())
 	})
-}
-
-// gauge returns the value of a metric of a Cluster, 0 if it has none.
-func gauge(t *testing.T, name, cluster string) (value float64) {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			for _, label := range metric.GetLabel() {
-				if family.GetName() == name && label.GetName() == "cluster" && label.GetValue() == cluster {
-					value += metric.GetGauge().GetValue()
-				}
-			}
-		}
-	}
-	return value
 }

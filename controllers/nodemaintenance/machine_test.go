@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -240,7 +239,6 @@ func TestConfirmationDuringAPause(t *testing.T) {
 			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}
 			r := &Reconciler{
 				ManagementCluster: "here", Machines: management, Maintenances: requester, Clock: clock.RealClock{},
-				Served:   &evacuationcontroller.Machines{Reader: management, Maintenances: requester},
 				written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
 				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), scheme, workload.Limits{}, clock.RealClock{}),
 			}

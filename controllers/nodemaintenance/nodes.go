@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
@@ -47,7 +46,7 @@ func (r *Reconciler) selectNodes(ctx context.Context, s *scope) (err error) {
 
 // findSuspended finds those of the other NodeMaintenances for which nothing is done.
 func (r *Reconciler) findSuspended(ctx context.Context, s *scope) error {
-	suspension := r.Served.Suspension(ctx, s.request.Cluster)
+	suspension := r.Maintenances.Suspension(ctx, s.request.Cluster)
 	s.suspends = sets.New[string]()
 	for i := range s.others {
 		if other := &s.others[i]; other.Drains() && suspension.Of(other) {
@@ -302,7 +301,6 @@ func (r *Reconciler) forgetDeleted(change workload.Change) {
 	r.statuses.RemoveAll(of)
 	r.created.removeAll(of)
 	r.Recorder.ForgetCluster(change.Cluster)
-	drainoutcome.ForgetCluster(change.Cluster)
 }
 
 // maintenancesOfNamed returns the NodeMaintenances of a Node, see maintenancesOf. The labels of a Node that no longer exists, or is not

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
@@ -40,7 +40,7 @@ func (r *Reconciler) readOutcome(ctx context.Context, s *scope) (bool, error) {
 		return true, nil
 	}
 	if outcome.Due(present, s.now) {
-		world := drainoutcome.Reader{Clusters: r.Clusters}.World(ctx, s.request.Cluster, outcome.Controllers(present))
+		world := r.Clusters.ReadControllers(ctx, s.request.Cluster, outcome.Controllers(present))
 		outcome.Read(world, s.now, present)
 		changed := s.before.DeepCopy()
 		changed.Status.Outcome = present
@@ -88,7 +88,7 @@ func (r *Reconciler) reportOutcome(ctx context.Context, s *scope, before *v1alph
 		ctrl.LoggerFrom(ctx).Info("Read what became of the evicted Pods of a drain", "pods", outcome.Summary(present.Pods))
 	}
 	if outcome.WithoutPlace(present, s.now) > 0 && (before == nil || outcome.WithoutPlace(before, s.now) == 0) {
-		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, drainoutcome.EventPodsWithoutPlace,
+		r.Clusters.Event(s.request.Cluster, s.maintenance, corev1.EventTypeWarning, outcome.EventPodsWithoutPlace,
 			outcome.WithoutPlaceMessage(present, "NodeMaintenance "+s.maintenance.Name))
 	}
 }
@@ -101,12 +101,12 @@ func (s *scope) observeWithoutPlace() {
 		forgetWithoutPlace(s.request)
 		return
 	}
-	drainoutcome.ObserveWithoutPlace(sourceOf(s.request), map[types.NamespacedName]int32{s.request.Cluster: outcome.WithoutPlace(stored, s.now)})
+	tracing.ObserveWithoutPlace(sourceOf(s.request), map[types.NamespacedName]int32{s.request.Cluster: outcome.WithoutPlace(stored, s.now)})
 }
 
 // forgetWithoutPlace drops the Pods without a place of a NodeMaintenance from the metric.
 func forgetWithoutPlace(request workload.Request) {
-	drainoutcome.ObserveWithoutPlace(sourceOf(request), nil)
+	tracing.ObserveWithoutPlace(sourceOf(request), nil)
 }
 
 func sourceOf(request workload.Request) string {

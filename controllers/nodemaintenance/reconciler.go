@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
@@ -46,8 +45,6 @@ type Reconciler struct {
 	// Machines reads the management cluster's Machines and Clusters.
 	Machines     client.Reader
 	Maintenances *machinemaintenance.Requester
-	// Served decides which NodeMaintenances are suspended.
-	Served *evacuationcontroller.Machines
 	// NodeAgent is the feature gate that lets agents on Nodes evacuate static Pods.
 	NodeAgent bool
 	Recorder  *tracing.Recorder

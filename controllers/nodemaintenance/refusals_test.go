@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
@@ -438,7 +437,7 @@ func TestNodeThatCannotBeCordoned(t *testing.T) {
 		stored := withMaintenances(pod, m)
 		r := &Reconciler{
 			Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{},
-			Served: &evacuationcontroller.Machines{Maintenances: &machinemaintenance.Requester{}},
+			Maintenances: &machinemaintenance.Requester{},
 		}
 		for _, cordonError := range []error{errors.New("change freeze"), nil} {
 			s := &scope{

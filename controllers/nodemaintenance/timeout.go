@@ -160,7 +160,7 @@ func (r *Reconciler) stillDraining(ctx context.Context, s *scope) *v1alpha1.Node
 	latest := &v1alpha1.NodeMaintenance{}
 	if err := cached.Get(ctx, client.ObjectKeyFromObject(s.maintenance), latest, client.UnsafeDisableDeepCopy); err != nil ||
 		latest.UID != s.maintenance.UID || latest.Generation != s.maintenance.Generation || !latest.Drains() ||
-		r.Served.Suspension(ctx, s.request.Cluster).Of(latest) {
+		r.Maintenances.Suspension(ctx, s.request.Cluster).Of(latest) {
 		return nil
 	}
 	return latest

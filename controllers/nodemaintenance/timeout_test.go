@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
@@ -154,9 +153,9 @@ func TestDeletionsThatWait(t *testing.T) {
 			requester := &machinemaintenance.Requester{Client: management, ManagementCluster: "here"}
 			requester.Continue(machine, now)
 			r := &Reconciler{
-				Served:   &evacuationcontroller.Machines{Reader: management, Maintenances: requester},
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
-				Clock:    clock.RealClock{},
+				Maintenances: requester,
+				Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, key), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Clock:        clock.RealClock{},
 			}
 			s := &scope{
 				request: workload.Request{Cluster: key, Object: client.ObjectKeyFromObject(m)}, client: remote, maintenance: m, before: m.DeepCopy(), now: now,

@@ -131,6 +131,7 @@ func (r *Recorder) ForgetCluster(cluster types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.drains, func(maintenance workload.Request, _ *drain) bool { return maintenance.Cluster == cluster })
+	forgetPlaces(cluster)
 }
 
 // continued returns the history of a drain that continues this one, empty if this one has ended. The history of this one begins again,

@@ -18,6 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // NewController adds a controller of objects in workload clusters to the manager. enqueue maps the changes of drain watches to requests; it
@@ -68,6 +71,21 @@ func MarkChanged[M comparable](mark func(*corev1.Node) M) predicate.TypedPredica
 		CreateFunc: func(e event.TypedCreateEvent[*corev1.Node]) bool { return !e.IsInInitialList || mark(e.Object) != none },
 		UpdateFunc: func(e event.TypedUpdateEvent[*corev1.Node]) bool { return mark(e.ObjectOld) != mark(e.ObjectNew) },
 		DeleteFunc: func(event.TypedDeleteEvent[*corev1.Node]) bool { return false },
+	}
+}
+
+// TermsChanged passes events of NodeMaintenances whose terms have changed.
+func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
+	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
+		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(nil, e.Object)
+		},
+		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
+			return evacuation.TermsChanged(e.Object, nil)
+		},
 	}
 }
 

@@ -31,6 +31,10 @@ func Summary(pods v1alpha1.EvictedPods) string {
 	return fmt.Sprintf("%d evicted: %s", pods.Evicted, strings.Join(parts, ", "))
 }
 
+// EventPodsWithoutPlace on a MachineDrainPolicy or NodeMaintenance means that Pods that a drain has evicted are Pending or not replaced
+// three minutes after its end.
+const EventPodsWithoutPlace = "PodsWithoutPlace"
+
 // WithoutPlaceMessage names the Pods without a place of an outcome, and why, for an event. where says which Node has been drained.
 func WithoutPlaceMessage(outcome *v1alpha1.DrainOutcome, where string) string {
 	var applications []string

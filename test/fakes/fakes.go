@@ -1,7 +1,9 @@
-// Package fakes has clients without an API server, for unit tests of one function.
+// Package fakes has clients without an API server and readings of metrics, for unit tests of one function.
 package fakes
 
 import (
+	"testing"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -9,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -28,3 +31,22 @@ func Builder(objects ...client.Object) *fake.ClientBuilder {
 
 // Client returns a client that stores the objects.
 func Client(objects ...client.Object) client.WithWatch { return Builder(objects...).Build() }
+
+// Gauge returns the value of a metric of a Cluster, 0 if it has none.
+func Gauge(t *testing.T, name, cluster string) (value float64) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if family.GetName() == name && label.GetName() == "cluster" && label.GetValue() == cluster {
+					value += metric.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return value
+}

@@ -58,7 +58,7 @@ type Finder struct {
 	Drainers     *evacuation.Drainers
 }
 
-// Suspension decides which NodeMaintenances are suspended, see controllers/evacuation.
+// Suspension decides which NodeMaintenances are suspended, see controllers/machinemaintenance.
 type Suspension interface {
 	Of(*v1alpha1.NodeMaintenance) bool
 	Err() error

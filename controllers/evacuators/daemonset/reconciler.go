@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
@@ -29,9 +29,9 @@ import (
 
 // Reconciler evacuates the Pods of DaemonSets, one Node at a time.
 type Reconciler struct {
-	Clusters *workload.Clusters
-	Machines *evacuationcontroller.Machines
-	Clock    clock.PassiveClock
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Clock        clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
 	written    *expectations.Objects[*corev1.Pod] // the deleted Pods
@@ -85,7 +85,7 @@ func (r *Reconciler) findDrains(ctx context.Context, s *scope) (err error) {
 	if err != nil {
 		return err
 	}
-	suspension := r.Machines.Suspension(ctx, s.cluster)
+	suspension := r.Maintenances.Suspension(ctx, s.cluster)
 	s.draining, s.matchers = daemonset.On(s.node, maintenances, suspension.Of), nil
 	for _, d := range s.draining {
 		s.matchers = append(s.matchers, rules.NewMatcher(rules.InEffect(&d.Maintenance.Spec)))

@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/staticpod"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
@@ -167,9 +166,9 @@ func TestChangesDuringDeletions(t *testing.T) {
 			stored := &v1alpha1.EvacuationList{}
 			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
 			r := &Reconciler{
-				Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
-				Machines: &evacuationcontroller.Machines{Reader: management, Maintenances: &machinemaintenance.Requester{}},
-				written:  expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
+				Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+				Maintenances: &machinemaintenance.Requester{Client: management},
+				written:      expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			s := &scope{cluster: cluster, node: node, now: time.Now()}
@@ -207,7 +206,7 @@ func TestMachineThatCannotBeRead(t *testing.T) {
 			}).Build()
 		r := &Reconciler{
 			Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
-			Machines: &evacuationcontroller.Machines{Reader: management, Maintenances: &machinemaintenance.Requester{}}, Clock: clock.RealClock{},
+			Maintenances: &machinemaintenance.Requester{Client: management}, Clock: clock.RealClock{},
 		}
 		_, err := r.Reconcile(t.Context(), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "n"}})
 		g.Expect(err).To(MatchError(ContainSubstring("not read")))
@@ -314,7 +313,7 @@ func TestMaintenanceThatCannotBeDecoded(t *testing.T) {
 
 			request := workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: node.Name}}
 			for _, r := range []reconcile.TypedReconciler[workload.Request]{
-				&Reconciler{Clusters: clusters, Machines: &evacuationcontroller.Machines{}, Clock: clock.RealClock{}}, &staticpod.Reconciler{Clusters: clusters},
+				&Reconciler{Clusters: clusters, Maintenances: &machinemaintenance.Requester{}, Clock: clock.RealClock{}}, &staticpod.Reconciler{Clusters: clusters},
 			} {
 				_, err := r.Reconcile(t.Context(), request)
 				g.Expect(setaside.Is(err)).To(Equal(tc.exists), "%v", err)

@@ -15,18 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
 // Reconciler surges Deployments before their Pods are removed. One reconciliation covers one Deployment.
 type Reconciler struct {
-	Clusters *workload.Clusters
-	Machines *evacuationcontroller.Machines
-	Clock    clock.PassiveClock
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Clock        clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
 	readings   *expiring.Map[types.UID, reading] // by Deployment
@@ -65,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	s.finder = assignment.Finder{
 		Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment,
-		Suspension: r.Machines.Suspension(ctx, s.cluster), Now: s.observed.Now,
+		Suspension: r.Maintenances.Suspension(ctx, s.cluster), Now: s.observed.Now,
 	}
 	known, err := s.findPodsToReplace(ctx)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	evacuationcontroller "github.com/capnm/cluster-api-node-maintenance/controllers/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
@@ -35,9 +35,9 @@ import (
 
 // Reconciler orders the evictions of the Pods of StatefulSets, one StatefulSet at a time.
 type Reconciler struct {
-	Clusters *workload.Clusters
-	Machines *evacuationcontroller.Machines
-	Clock    clock.PassiveClock
+	Clusters     *workload.Clusters
+	Maintenances *machinemaintenance.Requester
+	Clock        clock.PassiveClock
 
 	controller controller.TypedController[workload.Request]
 }
@@ -97,7 +97,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	finder := &assignment.Finder{
 		Watched: watched, Observation: r.Clusters.CurrentObservation(request.Cluster), Class: v1alpha1.EvacuatorClassStatefulSet,
-		Suspension: r.Machines.Suspension(ctx, request.Cluster), Now: r.Clock.Now(),
+		Suspension: r.Maintenances.Suspension(ctx, request.Cluster), Now: r.Clock.Now(),
 	}
 	found, known, err := finder.Find(ctx, request.Object.Namespace, func(pod *corev1.Pod) bool { return statefulset.SetOf(pod) == request.Object.Name })
 	switch {
@@ -180,7 +180,7 @@ func observe(now time.Time, found []assignment.Assignment) (statefulset.Observat
 // coming returns the Pods that are to be evicted in order: those on Nodes that a NodeMaintenance drains in order, and those on the Nodes
 // of Machines that were deleted a moment ago and are not cordoned yet.
 func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, finder *assignment.Finder, pods []corev1.Pod) (sets.Set[types.UID], error) {
-	deleted, err := r.Machines.Deleted(ctx, cluster)
+	deleted, err := r.Maintenances.DeletedMachines(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,4 @@
-// Package drainoutcome finds out what became of the Pods that drains have evicted, by the decisions of drain/outcome. Its controller keeps
-// the recent drains of deleted Machines in the status of their MachineDrainPolicies. The controller of NodeMaintenances uses its Reader.
-package drainoutcome
+package workload
 
 import (
 	"context"
@@ -12,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -25,15 +22,13 @@ const (
 	podsPage, maxPages = 500, 40
 )
 
-// Reader reads workload clusters without a watch.
-type Reader struct{ Clusters *workload.Clusters }
-
-// World reads what is to be known of controllers in a workload cluster. It takes ten seconds at most.
-func (r Reader) World(ctx context.Context, cluster types.NamespacedName, controllers []outcome.Controller) outcome.World {
+// ReadControllers reads what the decisions of drain/outcome need to know of controllers in a workload cluster, without a watch. It takes
+// ten seconds at most.
+func (c *Clusters) ReadControllers(ctx context.Context, cluster types.NamespacedName, controllers []outcome.Controller) outcome.World {
 	ctx, cancel := context.WithTimeoutCause(ctx, readTimeout, errors.Errorf("no answer for %s", readTimeout))
 	defer cancel()
 	world := outcome.World{Wanted: map[outcome.Controller]int32{}, Unread: map[outcome.Controller]error{}}
-	live, err := r.Clusters.UncachedClient(ctx, cluster)
+	live, err := c.UncachedClient(ctx, cluster)
 	wanted := sets.New(controllers...)
 	for _, controller := range controllers {
 		namespace := outcome.Controller{Namespace: controller.Namespace}

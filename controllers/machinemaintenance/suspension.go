@@ -1,4 +1,4 @@
-package evacuation
+package machinemaintenance
 
 import (
 	"context"
@@ -12,23 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
-
-// Machines gets the Machines that NodeMaintenances serve.
-type Machines struct {
-	// Reader reads the management cluster's Machines.
-	Reader client.Reader
-	// Maintenances decides which NodeMaintenances are suspended.
-	Maintenances *machinemaintenance.Requester
-}
 
 // deletedMachines is the index of deleted Machines by their Cluster.
 const deletedMachines = "deletedMachinesOfCluster"
 
 // SetupWithManager adds an index to the cache of Machines, because the evictor looks for deleted ones at each event of a Pod.
-func (m *Machines) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
+func (q *Requester) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, deletedMachines, func(object client.Object) []string {
 		machine, is := object.(*clusterv1.Machine)
 		if !is || machine.DeletionTimestamp.IsZero() {
@@ -39,14 +30,14 @@ func (m *Machines) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error
 	return errors.Wrap(err, "adding the index of deleted Machines")
 }
 
-// Deleted returns the Machines of a Cluster that are being deleted, to be read only.
-func (m *Machines) Deleted(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
+// DeletedMachines returns the Machines of a Cluster that are being deleted, to be read only.
+func (q *Requester) DeletedMachines(ctx context.Context, cluster types.NamespacedName) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	err := m.Reader.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{deletedMachines: cluster.Name}, client.UnsafeDisableDeepCopy)
+	err := q.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{deletedMachines: cluster.Name}, client.UnsafeDisableDeepCopy)
 	return list.Items, errors.Wrapf(err, "listing the deleted Machines of Cluster %s", cluster)
 }
 
-// Suspension decides which NodeMaintenances of a workload cluster are suspended, see machinemaintenance.Requester.IsSuspended. When a
+// Suspension decides which NodeMaintenances of a workload cluster are suspended, see Requester.IsSuspended. When a
 // Machine is resumed, or its drain is no longer held, workload.Clusters.Resume enqueues all affected objects. When its drain no longer
 // awaits an update, ContinueDrain does.
 type Suspension struct {
@@ -57,9 +48,9 @@ type Suspension struct {
 }
 
 // Suspension returns the Suspension of a workload cluster.
-func (m *Machines) Suspension(ctx context.Context, cluster types.NamespacedName) *Suspension {
+func (q *Requester) Suspension(ctx context.Context, cluster types.NamespacedName) *Suspension {
 	return &Suspension{decide: func(maintenance *v1alpha1.NodeMaintenance) (bool, error) {
-		return m.isSuspended(ctx, cluster, maintenance)
+		return q.isServedSuspended(ctx, cluster, maintenance)
 	}}
 }
 
@@ -84,16 +75,16 @@ func (s *Suspension) Err() error {
 	return s.err
 }
 
-func (m *Machines) isSuspended(ctx context.Context, cluster types.NamespacedName, maintenance *v1alpha1.NodeMaintenance) (bool, error) {
+func (q *Requester) isServedSuspended(ctx context.Context, cluster types.NamespacedName, maintenance *v1alpha1.NodeMaintenance) (bool, error) {
 	var machine *clusterv1.Machine
 	if key, served := machinedrain.OwnerMachineOfAnyManager(maintenance, cluster); served {
 		machine = &clusterv1.Machine{}
-		switch err := m.Reader.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); {
+		switch err := q.Client.Get(ctx, key, machine, client.UnsafeDisableDeepCopy); {
 		case apierrors.IsNotFound(err):
 			machine = nil
 		case err != nil:
 			return false, errors.Wrapf(err, "getting Machine %s, which NodeMaintenance %s serves", key, maintenance.Name)
 		}
 	}
-	return m.Maintenances.IsSuspended(ctx, maintenance, machine)
+	return q.IsSuspended(ctx, maintenance, machine)
 }

@@ -1,4 +1,4 @@
-package evacuation
+package machinemaintenance
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -88,11 +87,11 @@ func TestSuspension(t *testing.T) {
 				builder.WithObjects(tc.machine)
 			}
 			reader := builder.Build()
-			machines := &Machines{Reader: reader, Maintenances: &machinemaintenance.Requester{Client: reader, ManagementCluster: "here"}}
+			requester := &Requester{Client: reader, ManagementCluster: "here"}
 			if tc.machine != nil && !tc.unconfirmed {
-				machines.Maintenances.Continue(tc.machine, time.Time{})
+				requester.Continue(tc.machine, time.Time{})
 			}
-			suspension := machines.Suspension(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
+			suspension := requester.Suspension(t.Context(), types.NamespacedName{Namespace: "fleet", Name: "c"})
 			g.Expect(suspension.Of(served)).To(Equal(tc.suspended))
 			g.Expect(suspension.Err() != nil).To(Equal(tc.suspended && (tc.fails != nil || tc.listFails != nil)))
 		})
