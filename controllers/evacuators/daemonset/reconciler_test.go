@@ -205,7 +205,7 @@ func TestMachineThatCannotBeRead(t *testing.T) {
 				},
 			}).Build()
 		r := &Reconciler{
-			Clusters: workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+			Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
 			Maintenances: &machinemaintenance.Requester{Client: management}, Clock: clock.RealClock{},
 		}
 		_, err := r.Reconcile(t.Context(), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "n"}})
