@@ -69,6 +69,7 @@ type pass struct {
 	blocked     map[string]int                         // numbers of blocked Pods, by reason
 	deferred    []*subject                             // those that wait for a backoff of their replacements, or whose signal is in flight
 	cordoning   bool                                   // Nodes are about to be cordoned
+	decisions   int                                    // the number of Evacuations
 	nextTry     time.Time                              // time of the next pass if no event triggers it earlier, zero: none
 }
 
@@ -202,7 +203,8 @@ func (p *pass) countRefusal(pod types.UID) {
 // due returns the Pods whose next action is eviction, the oldest Evacuations first. It counts the Pods that are blocked otherwise.
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
-	decisions.Add(float64(len(evacuations)))
+	p.decisions = len(evacuations)
+	decisions.Add(float64(p.decisions))
 	for i := range evacuations {
 		s, deleted := p.subjectOf(&evacuations[i], p.drains, p.now)
 		if deleted {
