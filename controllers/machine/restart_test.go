@@ -382,6 +382,27 @@ func TestDrainAfterRestart(t *testing.T) {
 			d.Expect(d.isSuspended()).To(BeTrue())
 		}
 	})
+	t.Run("M162: while its Cluster is being deleted, no drain in place begins after a restart", func(t *testing.T) {
+		d := beginDrain(t, true)
+		drains, _ := drainingIn(t, d.remote)
+		drains[0].Spec.Stage = v1alpha1.StageCordon // it waits for a turn
+		d.Expect(d.remote.Update(t.Context(), &drains[0])).To(Succeed())
+		d.deleteCluster()
+		d.restart()
+		for now := time.Minute; now < time.Minute+10*time.Second; now += time.Second {
+			d.reconcile(now)
+			drains, _ := drainingIn(t, d.remote)
+			d.Expect(drains).To(BeEmpty())
+		}
+	})
+	t.Run("M162: while its Cluster is being deleted, the rules of a drain in place that continues do not change any more", func(t *testing.T) {
+		d := beginDrain(t, true)
+		d.deleteCluster()
+		for now := time.Minute; now < time.Minute+10*time.Second; now += time.Second {
+			d.reconcile(now)
+			d.Expect(d.hasRule()).To(BeFalse())
+		}
+	})
 	t.Run("M162: after a restart, a drain continues at once if nothing has changed", func(t *testing.T) {
 		d := beginDrain(t, false)
 		d.Expect(d.management.DeleteAllOf(t.Context(), &clusterv1.MachineDrainRule{}, client.InNamespace("fleet"))).To(Succeed())
