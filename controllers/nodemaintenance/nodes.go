@@ -285,11 +285,22 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 		keys = r.maintenancesOfNamed(ctx, change.Cluster, change.Node)
 	case workload.AllPodsAffected:
 		keys = r.draining(ctx, change.Cluster)
+	case workload.WatchesAdded, workload.Resumed: // some may have been deleted without an event
+		keys = r.remembered(change.Cluster)
 	default: // affects no NodeMaintenance
 	}
 	for _, key := range keys {
 		queue.Add(workload.Request{Cluster: change.Cluster, Object: key})
 	}
+}
+
+// remembered returns the NodeMaintenances of a workload cluster of which something is kept in memory.
+func (r *Reconciler) remembered(cluster types.NamespacedName) (keys []types.NamespacedName) {
+	of := func(request workload.Request) bool { return request.Cluster == cluster }
+	for request := range sets.New(append(r.statuses.Keys(of), r.created.all(of)...)...) {
+		keys = append(keys, request.Object)
+	}
+	return keys
 }
 
 // forgetDeleted deletes all state about the NodeMaintenances of a workload cluster whose Cluster no longer exists.

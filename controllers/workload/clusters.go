@@ -254,11 +254,21 @@ func (c *Clusters) Release(cluster types.NamespacedName, owner string) {
 	if !c.needsRelease(cluster, owner) {
 		return
 	}
+	if c.release(cluster, owner) {
+		c.notify(Change{Cluster: cluster, Type: WatchEnded})
+	}
+}
+
+// release is Release without its notification. It reports whether the drain watch has stopped.
+func (c *Clusters) release(cluster types.NamespacedName, owner string) (stopped bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if watch := c.watches[cluster]; watch != nil && watch.release(owner) {
-		c.stopWatch(cluster)
+	watch := c.watches[cluster]
+	if watch == nil || !watch.release(owner) {
+		return false
 	}
+	c.stopWatch(cluster)
+	return true
 }
 
 // needsRelease reports whether Release has something to do.

@@ -242,3 +242,28 @@ func TestWatchOfALostConnection(t *testing.T) {
 		})
 	})
 }
+
+func TestLastOwnerOfAWatch(t *testing.T) {
+	t.Run("E37: subscribers are notified when a watch ends with its last owner, so that they drop what they keep for its Pods", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := NewWithT(t)
+			clusters := NewClusters(fakes.Client(), &connections{config: unanswered()}, fakes.Scheme(), Limits{}, clock.RealClock{})
+			for _, owner := range []string{"first", "last"} {
+				_, err := clusters.Observe(t.Context(), clusterA, owner, "one")
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			var ended []Change
+			clusters.Subscribe(func(change Change) {
+				g.Expect(clusters.CurrentObservation(clusterA)).To(BeNil())
+				ended = append(ended, change)
+			})
+			clusters.Release(clusterA, "first")
+			clusters.Release(clusterA, "another")
+			g.Expect(ended).To(BeEmpty())
+			clusters.Release(clusterA, "last")
+			clusters.Release(clusterA, "last")
+			g.Expect(ended).To(Equal([]Change{{Cluster: clusterA, Type: WatchEnded}}))
+			time.Sleep(2 * budgetsKept)
+		})
+	})
+}

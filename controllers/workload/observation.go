@@ -49,6 +49,8 @@ const (
 	// WatchesAdded means that each later change or deletion of a NodeMaintenance or an Evacuation causes an event. A previous one may not
 	// have.
 	WatchesAdded ChangeType = "WatchesAdded"
+	// Resumed means that events of the workload cluster have not been processed, because of a pause for example: see Resume.
+	Resumed ChangeType = "Resumed"
 	// DrainConfirmed means that this process has found the NodeMaintenance of a Node to be drained, or its final eviction attempts to be made,
 	// see ConfirmDrained and ConfirmAttempted.
 	DrainConfirmed ChangeType = "DrainConfirmed"
@@ -56,7 +58,7 @@ const (
 	DrainContinued ChangeType = "DrainContinued"
 	// PodsWaiting means that the evictor has found Pods of a Node waiting, see SetWaiting.
 	PodsWaiting ChangeType = "PodsWaiting"
-	// WatchEnded means that the watch has ended with its connection.
+	// WatchEnded means that the watch has ended with its connection or its last owner.
 	WatchEnded ChangeType = "WatchEnded"
 	// ClusterDeleted means that the Cluster no longer exists, so that no event of its workload cluster follows.
 	ClusterDeleted ChangeType = "ClusterDeleted"

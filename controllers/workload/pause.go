@@ -65,6 +65,7 @@ func (c *Clusters) resume(cluster types.NamespacedName) {
 	c.mu.Unlock()
 	c.notify(Change{Cluster: cluster, Type: AllPodsAffected}) // owners call Observe again
 	c.informers.resend(cluster)
+	c.notify(Change{Cluster: cluster, Type: Resumed})
 	if d := c.informers.onDemandOf(cluster); d != nil && d.nodes.running.Load() == nil {
 		d.searchAgain.Store(true)
 		c.RequestCheck(cluster) // FindLeftovers follows

@@ -91,7 +91,11 @@ func TestResumeWithoutRecordOfAHold(t *testing.T) {
 			)
 			clusters := NewClusters(management, nil, nil, Limits{}, clock.RealClock{})
 			var resumed []string
-			clusters.Subscribe(func(change Change) { resumed = append(resumed, change.Cluster.Name) })
+			clusters.Subscribe(func(change Change) {
+				if change.Type == Resumed {
+					resumed = append(resumed, change.Cluster.Name)
+				}
+			})
 			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: clusterA.Namespace, Name: "p"}}
 			clusters.ResumeAfterPolicyChange().Update(t.Context(), event.UpdateEvent{ObjectOld: policy, ObjectNew: policy}, nil)
 			time.Sleep(time.Minute)
@@ -160,8 +164,10 @@ func TestNodeMaintenanceThatIsGoneAfterAPause(t *testing.T) {
 		g.Expect(clusters.FindLeftovers(t.Context(), clusterA)).To(Succeed())
 		g.Expect(d.nodes.everBegan.Load()).To(BeFalse())
 		clusters.OnCheckRequested(func(types.NamespacedName) { checked = true })
+		resumed := changesTo(clusters, Resumed)
 		clusters.resume(clusterA)
 		g.Expect(checked).To(BeTrue())
+		g.Expect(resumed.Load()).To(BeEquivalentTo(1), "E37: subscribers are notified after a pause, and drop what they keep of NodeMaintenances that are gone")
 		g.Expect(clusters.FindLeftovers(t.Context(), clusterA)).To(Succeed())
 		g.Eventually(found).WithTimeout(time.Minute).Should(BeClosed(), "the Node stays cordoned until the next connection or NodeMaintenance")
 	})
