@@ -324,6 +324,7 @@ func TestDrainAfterRestart(t *testing.T) {
 				d.reconcile(now)
 				d.Expect(d.isSuspended() || d.hasRule() || tc.keeps).To(BeTrue())
 			}
+			d.Expect(d.hasRule()).NotTo(Equal(tc.keeps))
 			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 		})
 	}
