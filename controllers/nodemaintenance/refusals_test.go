@@ -246,6 +246,20 @@ func notFoundByProxy(name string) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)
 }
 
+func TestErrorsThatAreNoRefusals(t *testing.T) {
+	for name, err := range map[string]error{
+		"R71: a conflict with a stale cache is not reported: the Node is read again": apierrors.NewConflict(corev1.Resource("nodes"), "one", nil),
+		"R71: nor is a connection that is lost":                                      clustercache.ErrClusterNotConnected,
+		"R71: nor that another step is needed":                                       errChangedMeanwhile,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, s := NewWithT(t), &scope{}
+			g.Expect(s.collect(t.Context(), "restore Node one", err)).To(MatchError(err))
+			g.Expect(s.refusals.message()).To(BeEmpty())
+		})
+	}
+}
+
 func TestRefusalThatIsNotOver(t *testing.T) {
 	t.Run("R92: RestoreFailed stays while a NodeMaintenance cannot be decoded: other Nodes are not uncordoned again", func(t *testing.T) {
 		g, m := NewWithT(t), &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageComplete}}
