@@ -57,21 +57,6 @@ type state struct {
 	signals         *signaling
 	reportedReasons map[string]bool // reasons for which the metric of blocked Pods has a series; used by one pass at a time
 	holders         budgets.Holders // used by one pass at a time
-	restsUntil      time.Time       // no pass begins before, see rest; used by one pass at a time
-}
-
-// A pass decides about all Pods of a workload cluster, and while Pods are evicted, events follow each other closely. So the next pass
-// begins after restPerDecision for each decision, about nine times as long as one takes, and after maxRest at most. In a workload cluster
-// with few Evacuations it begins at once.
-const (
-	restPerDecision = 40 * time.Microsecond
-	minRest         = 10 * time.Millisecond
-	maxRest         = time.Second
-)
-
-// rest defers the next pass after one that has decided about a number of Evacuations.
-func (s *state) rest(decided time.Time, decisions int) {
-	s.restsUntil = decided.Add(min(time.Duration(decisions)*restPerDecision, maxRest).Truncate(minRest))
 }
 
 func newState() *state {
@@ -163,9 +148,6 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return v.disconnect(p.cluster, p.now), nil
 	}
 	p.state = v.stateOf(p.cluster)
-	if p.now.Before(p.state.restsUntil) {
-		return workload.RequeueAt(p.state.restsUntil, p.now), nil
-	}
 	if p.state.inFlight.isFull() {
 		return reconcile.Result{}, nil // an in-flight eviction that gets its response, or hangs, enqueues the workload cluster
 	}
@@ -173,17 +155,23 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	if !known && p.observation.BudgetsServed() {
 		return reconcile.Result{}, nil // a Change enqueues the workload cluster when they are known
 	}
-	if err := v.prepare(ctx, p); err != nil {
+	var err error
+	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
+		return v.fail(p, err)
+	}
+	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
 		return v.fail(p, err)
 	}
 	p.nextTry = p.state.inFlight.observeBudgets(observed, p.now)
 	suspension := v.Maintenances.Suspension(ctx, p.cluster)
 	p.suspended = suspension.Of
+	if p.deleted, err = v.Maintenances.DeletedMachines(ctx, p.cluster); err != nil {
+		return v.fail(p, err)
+	}
 	candidates, err := p.collect(ctx)
 	if err != nil {
 		return v.fail(p, err)
 	}
-	p.state.rest(v.Clock.Now(), p.decisions)
 	if err := suspension.Err(); err != nil { // it delays no Pods of other Machines
 		klog.FromContext(ctx).Error(err, "Failed to find out whether the NodeMaintenance of a drained Node is suspended")
 		p.requeueAt(p.now.Add(nodeRetry))
@@ -208,18 +196,6 @@ func (v *Evictor) Reconcile(ctx context.Context, request reconcile.Request) (rec
 	v.Clusters.SetWaiting(p.cluster, p.observation, p.waitingAtFinalAttempt(ctx, waiting))
 	p.report(ctx, append(waiting, paused...))
 	return workload.RequeueAt(p.nextTry, p.now), nil
-}
-
-// prepare sets the clients of the workload cluster, and the deleted Machines of the Cluster.
-func (v *Evictor) prepare(ctx context.Context, p *pass) (err error) {
-	if p.client, err = v.Clusters.Client(ctx, p.cluster); err != nil {
-		return err
-	}
-	if p.live, err = v.Clusters.UncachedClient(ctx, p.cluster); err != nil {
-		return err
-	}
-	p.deleted, err = v.Maintenances.DeletedMachines(ctx, p.cluster)
-	return err
 }
 
 // fail ends a pass that could not evaluate the Pods, because their Cluster is paused for example: then no Pod waits for its eviction.

@@ -67,18 +67,6 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-func TestRest(t *testing.T) {
-	t.Run("E100: the evictor decides at once again in a cluster with 100 Evacuations, after 0.3 s with 7,500, and after a second at most", func(t *testing.T) {
-		for evacuations, rest := range map[int]time.Duration{
-			0: 0, 100: 0, 249: 0, 250: 10 * time.Millisecond, 7500: 300 * time.Millisecond, 1000000: time.Second,
-		} {
-			s := newState()
-			s.rest(now, evacuations)
-			NewWithT(t).Expect(s.restsUntil.Sub(now)).To(Equal(rest))
-		}
-	})
-}
-
 func TestHasCordoned(t *testing.T) {
 	g := NewWithT(t)
 	before, after := &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}

@@ -69,7 +69,6 @@ type pass struct {
 	blocked     map[string]int                         // numbers of blocked Pods, by reason
 	deferred    []*subject                             // those that wait for a backoff of their replacements, or whose signal is in flight
 	cordoning   bool                                   // Nodes are about to be cordoned
-	decisions   int                                    // the number of Evacuations
 	nextTry     time.Time                              // time of the next pass if no event triggers it earlier, zero: none
 }
 
@@ -203,8 +202,7 @@ func (p *pass) countRefusal(pod types.UID) {
 // due returns the Pods whose next action is eviction, the oldest Evacuations first. It counts the Pods that are blocked otherwise.
 func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 	var due []*subject
-	p.decisions = len(evacuations)
-	decisions.Add(float64(p.decisions))
+	decisions.Add(float64(len(evacuations)))
 	for i := range evacuations {
 		s, deleted := p.subjectOf(&evacuations[i], p.drains, p.now)
 		if deleted {
