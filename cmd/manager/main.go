@@ -154,6 +154,9 @@ func run(ctx context.Context, o *options, restConfig *rest.Config) error {
 	if err != nil {
 		return errors.Wrap(err, "creating the manager")
 	}
+	if o.wrap != nil {
+		mgr = o.wrap(mgr)
+	}
 	report.on(mgr.GetEventRecorderFor("node-maintenance")) //nolint:staticcheck // core events, as of the other controllers
 	if err := addChecks(ctx, mgr); err != nil {
 		return err

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/capnm/cluster-api-node-maintenance/test/chaos"
 	"github.com/capnm/cluster-api-node-maintenance/test/simulation/choice"
@@ -271,13 +272,26 @@ func simulateOnce(t *testing.T) {
 }
 
 // simulatedManager runs the manager, which serves nothing over the network.
-func simulatedManager(ctx context.Context, management *rest.Config) error {
+func simulatedManager(ctx context.Context, management *rest.Config, added func(component any)) error {
 	o := newOptions()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.addFlags(fs)
 	if err := fs.Parse([]string{"--health-addr=0", "--diagnostics-address=0"}); err != nil {
 		return err
 	}
-	o.severalInProcess = true
+	o.severalInProcess, o.wrap = true, func(mgr ctrl.Manager) ctrl.Manager { return toldManager{mgr, added} }
 	return run(ctx, o, management)
+}
+
+// toldManager is a manager that tells what is added to it.
+type toldManager struct {
+	ctrl.Manager
+
+	added func(component any)
+}
+
+// Add implements ctrl.Manager.
+func (m toldManager) Add(runnable manager.Runnable) error {
+	m.added(runnable)
+	return m.Manager.Add(runnable)
 }

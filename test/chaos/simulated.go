@@ -32,8 +32,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/simulation/models"
 )
 
-// StartManager runs our manager for a management cluster until the context ends.
-type StartManager func(ctx context.Context, management *rest.Config) error
+// StartManager runs our manager for a management cluster until the context ends. It passes each component that it adds to
+// controller-runtime's manager.
+type StartManager func(ctx context.Context, management *rest.Config, added func(component any)) error
 
 // simulated stands for real control planes: API servers in memory, and models of the other controllers. It runs in a bubble of
 // testing/synctest, so that time passes only while nothing happens.

@@ -31,6 +31,8 @@ type simulatedProcess struct {
 	started   atomic.Bool
 	done      chan struct{}
 	failure   error
+	// components are what controller-runtime's manager runs.
+	components []any
 }
 
 // begin starts a process of our manager.
@@ -53,7 +55,9 @@ func (s *simulated) begin(ctx context.Context, _ time.Duration) (process, error)
 	p.terminate = terminate
 	go func() {
 		defer close(p.done)
-		p.failure = s.start(running, &rest.Config{Host: "http://" + s.management.hostFor(number), Username: fleet.ManagerUser})
+		p.failure = s.start(running, &rest.Config{Host: "http://" + s.management.hostFor(number), Username: fleet.ManagerUser}, func(component any) {
+			p.components = append(p.components, component)
+		})
 	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeoutOfProcess, errors.New("the manager has not started in time"))
 	defer cancel()

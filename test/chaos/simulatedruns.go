@@ -42,6 +42,9 @@ func Simulate(ctx context.Context, seed uint64, parts []int, start StartManager)
 	}
 	outcome := Outcome{Schedule: schedule}
 	err = playTogether(ctx, worlds, schedules, &outcome)
+	if manager, runs := worlds[0].managers[0].current.(*simulatedProcess); runs && err == nil && len(outcome.Violations) == 0 && seed%remembering == 0 {
+		outcome.Violations = worlds[0].simulated.expectForgotten(ctx, manager.components)
+	}
 	worlds[0].managers[0].kill()
 	outcome.Requests = worlds[0].simulated.requests()
 	return outcome, err

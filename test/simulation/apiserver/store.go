@@ -67,6 +67,19 @@ func (s *Server) get(k *resource, key string) *version {
 	return nil
 }
 
+// Objects returns all stored objects. They are shared: read only.
+func (s *Server) Objects() []client.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []client.Object
+	for _, k := range s.resources {
+		for _, v := range k.objects {
+			all = append(all, v.object)
+		}
+	}
+	return all
+}
+
 // list returns the objects that a selector selects, and the revision.
 func (s *Server) list(k *resource, selector selector) ([]*version, int64) {
 	s.mu.Lock()
