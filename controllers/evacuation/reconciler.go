@@ -24,6 +24,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -205,7 +206,7 @@ func (r *Reconciler) input(s *scope, now time.Time) evacuation.Input {
 	if s.pod == nil {
 		return evacuation.Input{Evacuation: s.evacuation, Now: now}
 	}
-	return evacuation.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
+	return evacuators.InputOf(s.evacuation, s.pod, s.podType, s.terms, now)
 }
 
 // watchOwner returns the name of an Evacuation as an owner of drain watches.
@@ -361,7 +362,7 @@ func (r *Reconciler) observe(ctx context.Context, s *scope) error {
 		return err
 	}
 	if len(s.evacuation.Spec.Evacuators) == 0 {
-		_, problems := evacuation.Resolve(evacuation.SubjectOf(s.evacuation, pod, podType, s.terms))
+		_, problems := evacuation.Resolve(evacuators.SubjectOf(s.evacuation, pod, podType, s.terms))
 		for _, problem := range problems {
 			r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, workload.EventInvalidEvacuator, problem.Message)
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -245,7 +246,7 @@ func (p *pass) subjectOf(observed *v1alpha1.Evacuation, drains func(node string)
 		return nil, false
 	}
 	terms := drains(pod.Spec.NodeName).For(planinput.RulePod(p.observation, pod))
-	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuation.InputOf(e, pod, podType, terms, now))}, false
+	return &subject{evacuation: e, pod: pod, action: evacuation.Next(evacuators.InputOf(e, pod, podType, terms, now))}, false
 }
 
 // isStillDue reports whether eviction is still the next action for a Pod. The pass has decided that, but the NodeMaintenance or the

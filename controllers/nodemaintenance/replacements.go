@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
@@ -112,7 +113,7 @@ func deferredUntil(s *scope, node *corev1.Node, pod drainedPod, at time.Time) ti
 	if record == nil {
 		return time.Time{}
 	}
-	return replacements.Advance(record.EvictionTime.Time, pod.object.CreationTimestamp, at)
+	return evacuation.AdvanceDeferral(record.EvictionTime.Time, pod.object.CreationTimestamp, at)
 }
 
 // othersReplacements returns the records of the other maintenances that drain Nodes.

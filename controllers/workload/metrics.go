@@ -5,7 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 )
 
 var connectedClusters = prometheus.NewGauge(prometheus.GaugeOpts{
@@ -33,7 +33,7 @@ func CountEviction() { evacuations.WithLabelValues("eviction").Inc() }
 func CountActivation(before, after *v1alpha1.Evacuation) {
 	switch to := after.ActiveEvacuator(); {
 	case to == "" || to == before.ActiveEvacuator():
-	case evacuation.IsBuiltIn(to):
+	case evacuators.IsBuiltIn(to):
 		evacuations.WithLabelValues(to).Inc()
 	default:
 		evacuations.WithLabelValues("other").Inc()

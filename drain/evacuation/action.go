@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 )
 
 // Kind is the type of an Action.
@@ -71,7 +70,16 @@ func Backoff(failed int32) time.Duration {
 	if failed <= 0 {
 		return 0
 	}
-	return replacements.Doubling(firstBackoff, maxBackoff, failed)
+	return Doubling(firstBackoff, maxBackoff, failed)
+}
+
+// Doubling returns the backoff after a number of attempts: first, doubling with each further attempt, at most limit.
+func Doubling(first, limit time.Duration, attempts int32) time.Duration {
+	wait := first
+	for i := int32(1); i < attempts && wait < limit; i++ {
+		wait *= 2
+	}
+	return min(wait, limit)
 }
 
 // WithJitter shortens the duration by up to a fifth. fraction is the share of that fifth: a random number in [0, 1) that the

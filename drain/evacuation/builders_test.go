@@ -58,9 +58,27 @@ func show(list []v1alpha1.Evacuator) string {
 	return strings.Join(words, " ")
 }
 
+// later returns the evacuators that count for an Evacuation although its spec may not list them.
+func later(e *v1alpha1.Evacuation, surges bool) []v1alpha1.Evacuator {
+	deployment := evacuator(v1alpha1.EvacuatorClassDeployment + ":10000/controller")
+	if active := e.ActiveEvacuator(); active == deployment.EvacuatorClass || surges && active == "" {
+		return []v1alpha1.Evacuator{deployment}
+	}
+	return nil
+}
+
+// last returns the class of the last evacuator of a Pod that is never evicted.
+func last(pod evacuation.Pod) string {
+	if pod.Type == daemonSet {
+		return v1alpha1.EvacuatorClassDaemonSet
+	}
+	return ""
+}
+
 // given is an input of Next. It starts with an Evacuation of a running Pod, created at noon with our instigator.
 type given struct {
 	evacuation.Input
+	surges bool // a NodeMaintenance requests a surge
 }
 
 func anEvacuation(evacuators ...string) *given {
@@ -70,7 +88,7 @@ func anEvacuation(evacuators ...string) *given {
 		e.Spec.Evacuators = append(e.Spec.Evacuators, evacuator(s))
 	}
 	e.CreationTimestamp = metav1.NewTime(noon)
-	return &given{evacuation.Input{
+	return &given{Input: evacuation.Input{
 		Evacuation: e,
 		Pod:        evacuation.Pod{Known: true, Exists: true, Type: v1alpha1.PodTypeDefault, GracePeriod: 30 * time.Second},
 		Now:        noon,
@@ -152,7 +170,7 @@ func (g *given) forbidding() *given {
 
 // surging is a Pod for which a NodeMaintenance requests a surge.
 func (g *given) surging() *given {
-	g.Surges = true
+	g.surges = true
 	return g
 }
 
@@ -197,6 +215,7 @@ func (g *given) at(afterNoon time.Duration) *given {
 func (g *given) next(t *testing.T) evacuation.Action {
 	t.Helper()
 	before := toJSON(t, g.Evacuation)
+	g.Later, g.Last = later(g.Evacuation, g.surges), last(g.Pod)
 	action := evacuation.Next(g.Input)
 	if after := toJSON(t, g.Evacuation); after != before {
 		t.Fatalf("Next has changed the Evacuation from\n%s\nto\n%s", before, after)

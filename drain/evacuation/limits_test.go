@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	builtin "github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 )
 
 // limited allows only these evacuators, and bounds their progress deadline if deadline is not 0.
@@ -94,7 +95,7 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			e, got := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{test.askedBy}}}, "none"
-			if limits := test.terms.Limits(e, test.pod, test.podType); limits != nil {
+			if limits := builtin.InputOf(e, test.pod, test.podType, test.terms, noon).Limits; limits != nil {
 				classes := []string{}
 				for _, evacuator := range limits.BuiltIn {
 					classes = append(classes, evacuator.EvacuatorClass)

@@ -5,12 +5,9 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
 const (
@@ -19,8 +16,12 @@ const (
 	// may not allow a disruption immediately.
 	EvictionMargin = 30 * time.Second
 
-	// ClockSkew is how far in the future a progress timestamp may be, since clocks differ.
-	ClockSkew = replacements.ClockSkew
+	// ClockSkew is the tolerated difference between the clock of the workload cluster and ours: how far in the future a progress timestamp
+	// may be.
+	ClockSkew = 30 * time.Second
+
+	// MaxDeferral is the longest time between two evictions of replacements, see package replacements.
+	MaxDeferral = 5 * time.Minute
 
 	// ReportTermination is how long a Pod terminates before the status says so. Most Pods terminate earlier, which saves the write.
 	ReportTermination = time.Minute
@@ -54,10 +55,14 @@ type Input struct {
 	// ResolvedEvacuators is what Resolve returned for the Pod. Next uses it if spec.evacuators is empty and the eviction has not
 	// been decided yet.
 	ResolvedEvacuators []v1alpha1.Evacuator
-	// Unserved are the built-in evacuators that do not serve the Pod, see Unserved.
+	// Unserved are the built-in evacuators that do not serve the Pod.
 	Unserved []string
-	// Surges is true if NodeMaintenances are an instigator and request a surge for the Pod, see WithSurge.
-	Surges bool
+	// Later are evacuators that count although spec.evacuators may not list them: NodeMaintenances have requested them after the Evacuation
+	// was created, or one of them is active.
+	Later []v1alpha1.Evacuator
+	// Last is the class of the evacuator that is the last one of the Pod, also if spec.evacuators does not list it, because nothing else
+	// removes the Pod. It never gives up. Empty: the Pod is evicted if no evacuator is left.
+	Last string
 	// Limits that NodeMaintenances impose. Nil: no limits.
 	Limits *Limits
 	// DrainEnds is when the drain times out. Nil: never.
@@ -69,19 +74,6 @@ type Input struct {
 	// GoneSince is when the Pod was first observed not to exist. Zero: Next does not wait for the garbage collector.
 	GoneSince time.Time
 	Now       time.Time
-}
-
-// InputOf returns the input of Next for an Evacuation whose Pod has been observed.
-func InputOf(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodType, terms Terms, now time.Time) Input {
-	var resolved []v1alpha1.Evacuator
-	if isUnresolved(e) { // tenants write the annotations, of which there may be thousands
-		resolved, _ = Resolve(SubjectOf(e, pod, podType, terms))
-	}
-	return Input{
-		Evacuation: e, Pod: ObservedPod(e, pod, podType), ResolvedEvacuators: resolved, Unserved: Unserved(pod, podType), Limits: terms.Limits(e, pod, podType),
-		DrainEnds: terms.DrainEnds, Suspended: terms.DefersEvacuation(e), TerminatingSince: rules.DeletionRequested(pod), Now: now,
-		Surges: HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) && terms.Surges(pod, podType),
-	}
 }
 
 // Next returns the next action for an Evacuation. It is a pure function of its input; see the diagram in the package comment.
@@ -115,18 +107,27 @@ func Next(in Input) Action {
 }
 
 // deferredUntil returns the time before which the Pod is not evacuated, see v1alpha1.EvacuateAfterAnnotation. The annotation is
-// untrusted: it defers for replacements.MaxBackoff at most.
+// untrusted: it defers for MaxDeferral at most.
 func deferredUntil(in Input) time.Time {
 	e := in.Evacuation
 	until, err := time.Parse(time.RFC3339, e.Annotations[v1alpha1.EvacuateAfterAnnotation])
 	if err != nil {
 		return time.Time{}
 	}
-	if latest := e.CreationTimestamp.Add(replacements.MaxBackoff + ClockSkew); latest.Before(until) {
+	if latest := e.CreationTimestamp.Add(MaxDeferral + ClockSkew); latest.Before(until) {
 		until = latest
 	}
 	if in.DrainEnds != nil {
-		until = replacements.Advance(until, e.CreationTimestamp, lastEviction(in))
+		until = AdvanceDeferral(until, e.CreationTimestamp, lastEviction(in))
+	}
+	return until
+}
+
+// AdvanceDeferral returns the earlier of until and last, the time of the final eviction attempt before the drain timeout. A Pod that was
+// created shortly before last, or later, has no final attempt: its replacements would have one, too.
+func AdvanceDeferral(until time.Time, created metav1.Time, last time.Time) time.Time {
+	if last.Before(until) && created.Add(ClockSkew).Before(last) {
+		return last
 	}
 	return until
 }
@@ -211,7 +212,7 @@ func cancel(e *v1alpha1.Evacuation) Action {
 // evacuate returns the action that follows from the evacuators: resolve, activate or await one, or evict the Pod if none is left.
 func evacuate(in Input) Action {
 	e := in.Evacuation
-	if isUnresolved(e) && len(in.ResolvedEvacuators) > 0 {
+	if IsUnresolved(e) && len(in.ResolvedEvacuators) > 0 {
 		return Action{Kind: ResolveEvacuators, Evacuators: cloneEvacuators(in.ResolvedEvacuators), Message: "The evacuators of the Pod are known."}
 	}
 	evacuators := in.evacuators()
@@ -287,15 +288,14 @@ func activate(in Input, class, reason, why string) Action {
 	}
 }
 
-// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. A DaemonSet evacuator
-// that another actor has marked as completed is activated again: nothing else removes Pods of DaemonSets.
+// exhausted returns the action when no evacuator is left: evict the Pod, or wait for a Pod that must not be evicted. If another actor has
+// marked Last as completed, it is activated again.
 func (in Input) exhausted(reason, why string) Action {
-	isServed := in.Pod.Type == v1alpha1.PodTypeDaemonSet && in.Limits.allow(v1alpha1.EvacuatorClassDaemonSet)
 	switch {
 	case in.Pod.evictable():
 		return Action{Kind: Evict, Reason: reason, Message: why + ". Evicting the Pod."}
-	case isServed && !in.Evacuation.IsAssignedTo(v1alpha1.EvacuatorClassDaemonSet):
-		return activate(in, v1alpha1.EvacuatorClassDaemonSet, reason, why)
+	case in.Last != "" && in.Limits.allow(in.Last) && !in.Evacuation.IsAssignedTo(in.Last):
+		return activate(in, in.Last, reason, why)
 	default:
 		return Action{
 			Kind:    AwaitTermination,
@@ -305,16 +305,15 @@ func (in Input) exhausted(reason, why string) Action {
 	}
 }
 
-// evacuators returns the evacuators of the Pod in order. The last one for a Pod of a DaemonSet is the DaemonSet evacuator, also if
-// spec.evacuators does not list it: it never gives up. All other Pods are evicted if no evacuator is left.
+// evacuators returns the evacuators of the Pod in order, up to Last.
 func (in Input) evacuators() []v1alpha1.Evacuator {
-	ordered := inOrder(WithSurge(in.Evacuation, in.Surges))
-	if in.Pod.Type != v1alpha1.PodTypeDaemonSet {
+	ordered := inOrder(WithLater(in.Evacuation.Spec.Evacuators, in.Later))
+	if in.Last == "" {
 		return ordered
 	}
-	daemonSet := v1alpha1.Evacuator{EvacuatorClass: v1alpha1.EvacuatorClassDaemonSet}
-	before := slices.IndexFunc(append(ordered, daemonSet), func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == daemonSet.EvacuatorClass })
-	return append(ordered[:before], daemonSet)
+	last := v1alpha1.Evacuator{EvacuatorClass: in.Last}
+	before := slices.IndexFunc(append(ordered, last), func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == in.Last })
+	return append(ordered[:before], last)
 }
 
 // progress returns when the active evacuator has last made progress.
@@ -348,11 +347,13 @@ func progressDeadline(in Input) time.Duration {
 	return deadline
 }
 
-// isUnresolved reports whether the evacuators of the Pod are still to be resolved.
-func isUnresolved(e *v1alpha1.Evacuation) bool { return undecided(e) && len(e.Spec.Evacuators) == 0 }
+// IsUnresolved reports whether the evacuators of the Pod are still to be resolved.
+func IsUnresolved(e *v1alpha1.Evacuation) bool { return undecided(e) && len(e.Spec.Evacuators) == 0 }
 
-// isDecided reports whether the eviction without an evacuator has been decided, and no surge is requested since.
-func (in Input) isDecided() bool { return in.Evacuation.Status.ActiveEvacuatorCompleted && !in.Surges }
+// isDecided reports whether the eviction without an evacuator has been decided, and no evacuator is requested since.
+func (in Input) isDecided() bool {
+	return in.Evacuation.Status.ActiveEvacuatorCompleted && len(in.Later) == 0
+}
 
 // undecided reports whether no evacuator has been activated yet, and eviction without evacuators has not been decided either.
 func undecided(e *v1alpha1.Evacuation) bool {

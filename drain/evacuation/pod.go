@@ -1,15 +1,20 @@
 package evacuation
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
-	"github.com/capnm/cluster-api-node-maintenance/drain/replacements"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
+
+// Limits of the names in ControllerOf, which tenants choose.
+const maxKind, maxName = 63, 253
 
 // Pod is what is known about the Pod of an Evacuation.
 type Pod struct {
@@ -23,7 +28,7 @@ type Pod struct {
 	Finished bool
 	// Type decides whether the Pod may be evicted.
 	Type v1alpha1.PodType
-	// Node is the name of the Pod's Node, Controller the object that recreates the Pod, see replacements.ControllerOf.
+	// Node is the name of the Pod's Node, Controller the object that recreates the Pod, see ControllerOf.
 	Node, Controller string
 	// GracePeriod is the termination grace period of the Pod.
 	GracePeriod time.Duration
@@ -49,9 +54,22 @@ func ObservedPod(e *v1alpha1.Evacuation, pod *corev1.Pod, podType v1alpha1.PodTy
 		Finished:    rules.Finished(pod),
 		Type:        podType,
 		Node:        pod.Spec.NodeName,
-		Controller:  replacements.ControllerOf(pod),
+		Controller:  ControllerOf(pod),
 		GracePeriod: rules.GracePeriodOf(pod),
 	}
+}
+
+// ControllerOf names what recreates a Pod after its eviction: kind, namespace and name of its controller. The controller of a
+// ReplicaSet is its Deployment. A Pod without a controller is recreated with the same name or generateName.
+func ControllerOf(pod *corev1.Pod) string {
+	kind, name := "Pod", cmp.Or(pod.GenerateName, pod.Name)
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		kind, name = owner.Kind, owner.Name
+		if deployment := rules.DeploymentOf(pod); deployment != "" {
+			kind, name = "Deployment", deployment
+		}
+	}
+	return text.Cut(kind, maxKind) + " " + pod.Namespace + "/" + text.Cut(name, maxName)
 }
 
 func (p Pod) gone() bool { return p.Known && (!p.Exists || p.Finished) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	builtin "github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 )
 
 func TestResolvedOnce(t *testing.T) {
@@ -28,7 +29,7 @@ func TestResolvedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := evacuation.New(pod, nil, 1800)
 			tc.change(e)
-			if got := evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}, noon).ResolvedEvacuators; len(got) != tc.resolved {
+			if got := builtin.InputOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}, noon).ResolvedEvacuators; len(got) != tc.resolved {
 				t.Errorf("got %v", got)
 			}
 		})
@@ -84,7 +85,7 @@ func TestUnservedEvacuators(t *testing.T) {
 			if tc.podType == "" {
 				tc.podType = v1alpha1.PodTypeDefault
 			}
-			action := evacuation.Next(evacuation.InputOf(e, pod, tc.podType, evacuation.Terms{}, noon.Add(time.Second)))
+			action := evacuation.Next(builtin.InputOf(e, pod, tc.podType, evacuation.Terms{}, noon.Add(time.Second)))
 			got := string(action.Kind)
 			for _, word := range []string{action.Class, action.Reason} {
 				if word != "" {

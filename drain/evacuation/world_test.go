@@ -80,7 +80,8 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 func (w *world) next() evacuation.Action {
 	before := toJSON(w.t, w.e)
 	action := evacuation.Next(evacuation.Input{
-		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(), Surges: w.surges, Now: w.now,
+		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(),
+		Later: later(w.e, w.surges), Last: last(w.pod), Now: w.now,
 	})
 	if toJSON(w.t, w.e) != before {
 		w.t.Fatal("Next has changed its input")

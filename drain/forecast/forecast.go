@@ -78,7 +78,7 @@ func DeploymentsOf(o Observation) []types.NamespacedName {
 	found, terms := map[types.NamespacedName]bool{}, evacuation.DrainersOf(maintenancesOf(o), nil).On(o.Node).Combined()
 	for i := range o.Pods {
 		pod := &o.Pods[i]
-		if pod.Spec.NodeName == o.Node.Name && surge.DeploymentOf(pod) != "" && surge.PolicyFor(pod, terms.Maintenances) != v1alpha1.SurgeNever {
+		if pod.Spec.NodeName == o.Node.Name && rules.DeploymentOf(pod) != "" && surge.PolicyFor(pod, terms.Maintenances) != v1alpha1.SurgeNever {
 			found[deploymentOf(pod)] = true
 		}
 	}
@@ -103,7 +103,7 @@ func setOf(pod *corev1.Pod) types.NamespacedName {
 }
 
 func deploymentOf(pod *corev1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}
+	return types.NamespacedName{Namespace: pod.Namespace, Name: rules.DeploymentOf(pod)}
 }
 
 // selected returns the Nodes that the NodeMaintenance selects.

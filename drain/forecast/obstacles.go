@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -73,7 +74,7 @@ type Settings struct {
 
 // settings returns what is set for a Pod whose eviction its budget would refuse.
 func (p *Pod) settings() Settings {
-	settings := Settings{OfDeployment: surge.DeploymentOf(p.Pod) != "", Surge: p.surgePolicy}
+	settings := Settings{OfDeployment: rules.DeploymentOf(p.Pod) != "", Surge: p.surgePolicy}
 	for _, b := range p.Budgets {
 		if b.String() == p.Waiting.Budget {
 			settings.WithoutController = b.CountsNoPod() && metav1.GetControllerOfNoCopy(p.Pod) == nil

@@ -15,6 +15,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
@@ -93,7 +94,7 @@ func forecastPod(o Observation, terms evacuation.Terms, described planinput.Pod,
 	policy := o.Maintenance.Spec.Evacuation.SharedEvacuationPolicy
 	policy.Surge = surge.PolicyFor(pod, terms.Maintenances)
 	if e != nil && len(e.Spec.Evacuators) > 0 {
-		p.Evacuators = slices.Clone(evacuation.WithSurge(e, terms.Surges(pod, p.Type)))
+		p.Evacuators = slices.Clone(evacuation.WithLater(e.Spec.Evacuators, evacuators.Later(e, pod, p.Type, terms.Maintenances)))
 	} else {
 		p.Evacuators, p.Problems = described.Evacuators(pod, policy)
 	}
@@ -119,7 +120,7 @@ func requestedSurge(maintenances []*v1alpha1.NodeMaintenance) v1alpha1.SurgePoli
 // predictSurge removes the evacuator for Deployments from a Pod that it has refused or would refuse: it then reports why and completes at
 // once. draining are those of the NodeMaintenances that drain the Node.
 func (p *Pod) predictSurge(o Observation, maintenances []v1alpha1.NodeMaintenance, draining []*v1alpha1.NodeMaintenance) {
-	if surge.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isOf(v1alpha1.EvacuatorClassDeployment)) {
+	if rules.DeploymentOf(p.Pod) == "" || !slices.ContainsFunc(p.Evacuators, isOf(v1alpha1.EvacuatorClassDeployment)) {
 		return
 	}
 	if refused, found := surge.RefusedIn(p.Evacuation); found {
@@ -223,7 +224,7 @@ func (p *Pod) conclude(o Observation, terms evacuation.Terms, steps map[types.UI
 		p.withoutEvacuation()
 		return
 	}
-	p.Next = evacuation.Next(evacuation.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, p.withoutIdle(terms), o.Now))
+	p.Next = evacuation.Next(evacuators.InputOf(p.expectedEvacuation(o), p.Pod, p.Type, p.withoutIdle(terms), o.Now))
 	if p.Type != v1alpha1.PodTypeDefault || o.Budgets == nil {
 		return
 	}
@@ -257,7 +258,7 @@ func (p *Pod) withoutEvacuation() {
 // references. They are empty if it has none. The kind is followed by its API group unless that is apps.
 func (p *Pod) Controller() (kind, name string) {
 	owner := metav1.GetControllerOfNoCopy(p.Pod)
-	if deployment := surge.DeploymentOf(p.Pod); deployment != "" {
+	if deployment := rules.DeploymentOf(p.Pod); deployment != "" {
 		return "Deployment", deployment
 	} else if owner == nil {
 		return "", ""

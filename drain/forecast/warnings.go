@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -121,7 +121,7 @@ func (p *Pod) isWarnedAbout() bool {
 
 // ownerMoves reports whether an evacuator of the owner of the Pod may move the Pod and its data before the eviction.
 func (p *Pod) ownerMoves() bool {
-	return slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return !evacuation.IsBuiltIn(e.EvacuatorClass) })
+	return slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return !evacuators.IsBuiltIn(e.EvacuatorClass) })
 }
 
 // controller returns the kind and "namespace/name" of the controller of the Pod. It is empty if the Pod has none.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -32,7 +32,7 @@ func ControllerOf(pod *corev1.Pod) Controller {
 	controller := Controller{Kind: kindPod, Namespace: pod.Namespace, Name: cmp.Or(pod.GenerateName, pod.Name)}
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		controller.Kind, controller.Name = kindOf(owner), owner.Name
-		if deployment := surge.DeploymentOf(pod); deployment != "" {
+		if deployment := rules.DeploymentOf(pod); deployment != "" {
 			controller.Kind, controller.Name = "Deployment", deployment
 		}
 	}

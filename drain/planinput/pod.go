@@ -11,6 +11,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
@@ -129,11 +130,11 @@ func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.SharedEvacuationPolicy)
 	if slices.ContainsFunc(p.Verdicts, func(v Verdict) bool { return v.by.ordered && v.Behavior == v1alpha1.DrainBehaviorDrain }) {
 		policy.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
 	}
-	builtIn := evacuation.BuiltIn(pod, p.Type, policy)
+	builtIn := evacuators.Requested(pod, p.Type, policy)
 	if p.Planned.HasEvacuator {
 		builtIn = staticpod.Evacuators()
 	}
 	return evacuation.Resolve(evacuation.Subject{
-		Annotations: pod.Annotations, BuiltIn: builtIn, Unserved: evacuation.Unserved(pod, p.Type), Policy: policy.Evacuators,
+		Annotations: pod.Annotations, BuiltIn: builtIn, Unserved: evacuators.Unserved(pod, p.Type), Policy: policy.Evacuators,
 	})
 }

@@ -20,24 +20,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
-	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 const (
 	firstBackoff = 20 * time.Second
-	// MaxBackoff is the longest time between two evictions of replacements.
-	MaxBackoff = 5 * time.Minute
 
 	// maxRecords is the limit of v1alpha1.NodeMaintenanceStatus.Replacements. The last one counts for all controllers without a
 	// separate record.
 	maxRecords = 128
-
-	// Limits of names that tenants choose.
-	maxKind, maxName = 63, 253
-
-	// ClockSkew is the tolerated difference between the clock of the workload cluster and ours.
-	ClockSkew = 30 * time.Second
 )
 
 // Pod is a Pod that was created on a Node after the Node was cordoned, see CreatedAfterCordon.
@@ -45,25 +36,12 @@ type Pod struct {
 	UID        types.UID
 	Created    metav1.Time
 	Node       string
-	Controller string // see ControllerOf
+	Controller string // see evacuation.ControllerOf
 }
 
 // PodOf describes a Pod.
 func PodOf(pod *corev1.Pod) Pod {
-	return Pod{UID: pod.UID, Created: pod.CreationTimestamp, Node: pod.Spec.NodeName, Controller: ControllerOf(pod)}
-}
-
-// ControllerOf names what recreates a Pod after its eviction: kind, namespace and name of its controller. The controller of a
-// ReplicaSet is its Deployment. A Pod without a controller is recreated with the same name or generateName.
-func ControllerOf(pod *corev1.Pod) string {
-	kind, name := "Pod", cmp.Or(pod.GenerateName, pod.Name)
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		kind, name = owner.Kind, owner.Name
-		if deployment := surge.DeploymentOf(pod); deployment != "" {
-			kind, name = "Deployment", deployment
-		}
-	}
-	return text.Cut(kind, maxKind) + " " + pod.Namespace + "/" + text.Cut(name, maxName)
+	return Pod{UID: pod.UID, Created: pod.CreationTimestamp, Node: pod.Spec.NodeName, Controller: evacuation.ControllerOf(pod)}
 }
 
 // CreatedAfterCordon reports whether a Pod may have been created after its Node was cordoned or, if that was later, after the drain
@@ -171,19 +149,10 @@ func evictNext(record *v1alpha1.ReplacementStatus, now time.Time) {
 	at := now.UTC().Truncate(time.Second)
 	if record.FirstEvictionTime.IsZero() {
 		record.FirstEvictionTime = metav1.NewTime(at)
-	} else if earliest := record.EvictionTime.Add(Doubling(firstBackoff, MaxBackoff, max(1, record.Evictions))); at.Before(earliest) {
+	} else if earliest := record.EvictionTime.Add(evacuation.Doubling(firstBackoff, evacuation.MaxDeferral, max(1, record.Evictions))); at.Before(earliest) {
 		at = earliest
 	}
 	record.EvictionTime = metav1.NewTime(at)
-}
-
-// Doubling returns the backoff after a number of attempts: first, doubling with each further attempt, at most limit.
-func Doubling(first, limit time.Duration, attempts int32) time.Duration {
-	wait := first
-	for i := int32(1); i < attempts && wait < limit; i++ {
-		wait *= 2
-	}
-	return min(wait, limit)
 }
 
 // join adds a Pod to those of its controller that are evicted at the same time.
@@ -251,13 +220,4 @@ func find(records []v1alpha1.ReplacementStatus, pod Pod) int {
 
 func covers(record v1alpha1.ReplacementStatus, pod Pod) bool {
 	return record.Node == pod.Node && record.Controller == pod.Controller
-}
-
-// Advance returns the earlier of until and last, the time of the final eviction attempt before the drain timeout. A Pod that was
-// created shortly before last, or later, has no final attempt: its replacements would have one, too.
-func Advance(until time.Time, created metav1.Time, last time.Time) time.Time {
-	if last.Before(until) && created.Add(ClockSkew).Before(last) {
-		return last
-	}
-	return until
 }

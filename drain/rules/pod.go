@@ -48,6 +48,20 @@ func isDaemonSet(owner *metav1.OwnerReference) bool {
 	return err == nil && gv.Group == appsv1.GroupName && owner.Kind == "DaemonSet"
 }
 
+// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, or "": a ReplicaSet of a Deployment is
+// named after it and the hash of the template. surge.Controls verifies it.
+func DeploymentOf(pod *corev1.Pod) string {
+	hash, owner := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], metav1.GetControllerOfNoCopy(pod)
+	if hash == "" || owner == nil || owner.Kind != "ReplicaSet" || !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") {
+		return ""
+	}
+	name, ours := strings.CutSuffix(owner.Name, "-"+hash)
+	if !ours {
+		return ""
+	}
+	return name
+}
+
 // Finished reports whether the Pod has succeeded or failed. Such a Pod blocks nothing (M8), and behavior WaitCompleted waits for it (M5).
 // Cluster API does not check it (https://github.com/kubernetes-sigs/cluster-api/issues/12920).
 func Finished(pod *corev1.Pod) bool {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,20 +16,6 @@ import (
 
 // leavingCost is the lowest deletion cost that a Pod can have.
 const leavingCost = "-2147483647"
-
-// DeploymentOf returns the name of the Deployment that a Pod seems to belong to, or "": a ReplicaSet of a Deployment is
-// named after it and the hash of the template. Controls verifies it.
-func DeploymentOf(pod *corev1.Pod) string {
-	hash, owner := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], metav1.GetControllerOfNoCopy(pod)
-	if hash == "" || owner == nil || owner.Kind != "ReplicaSet" || !strings.HasPrefix(owner.APIVersion, appsv1.GroupName+"/") {
-		return ""
-	}
-	name, ours := strings.CutSuffix(owner.Name, "-"+hash)
-	if !ours {
-		return ""
-	}
-	return name
-}
 
 // Controls reports whether the Deployment controls a Pod through set, the ReplicaSet that the Pod names, nil if it does not exist.
 func Controls(d *appsv1.Deployment, set *appsv1.ReplicaSet, pod *corev1.Pod) bool {

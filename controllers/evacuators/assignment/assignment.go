@@ -16,6 +16,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -128,7 +129,7 @@ func (f *Finder) isAwaited(ctx context.Context, e *v1alpha1.Evacuation) (bool, e
 
 // assignment returns the Assignment of an Evacuation. It returns is = false if nothing evacuates the Pod now, or the Pod is terminating.
 func (f Finder) assignment(e *v1alpha1.Evacuation, pod *corev1.Pod, terms evacuation.Terms) (assigned Assignment, is bool) {
-	action := evacuation.Next(evacuation.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
+	action := evacuation.Next(evacuators.InputOf(e, pod, v1alpha1.PodTypeDefault, terms, f.Now))
 	switch action.Kind {
 	case evacuation.AwaitEvacuator, evacuation.Activate, evacuation.Evict, evacuation.AwaitResume:
 	default:

@@ -23,7 +23,7 @@ import (
 
 // findPodsToReplace finds the Pods of the Deployment whose active evacuator is this one.
 func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
-	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return surge.DeploymentOf(pod) == s.key.Name })
+	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return rules.DeploymentOf(pod) == s.key.Name })
 	if err != nil || !known {
 		return known, err
 	}
@@ -199,7 +199,7 @@ func (s *scope) listUnscheduled(ctx context.Context) ([]*corev1.Pod, error) {
 	}
 	var pods []*corev1.Pod
 	for i := range list.Items {
-		if surge.DeploymentOf(&list.Items[i]) == s.key.Name {
+		if rules.DeploymentOf(&list.Items[i]) == s.key.Name {
 			pods = append(pods, &list.Items[i])
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -114,10 +115,10 @@ func (r *Reconciler) deploymentsOf(cluster types.NamespacedName) func(context.Co
 			return nil
 		}
 		if pod, _ := assignment.PodOf(r.Clusters.CurrentObservation(cluster), e); pod != nil {
-			if surge.DeploymentOf(pod) == "" {
+			if rules.DeploymentOf(pod) == "" {
 				return nil
 			}
-			return []types.NamespacedName{{Namespace: pod.Namespace, Name: surge.DeploymentOf(pod)}}
+			return []types.NamespacedName{{Namespace: pod.Namespace, Name: rules.DeploymentOf(pod)}}
 		}
 		watched, err := r.Clusters.Client(ctx, cluster)
 		if err != nil {
@@ -140,7 +141,7 @@ func (r *Reconciler) deploymentsOf(cluster types.NamespacedName) func(context.Co
 func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change workload.Change) {
 	switch change.Type {
 	case workload.PodChanged, workload.PodDeleted:
-		if name := surge.DeploymentOf(change.Pod); name != "" && surge.Marked(change.Pod) {
+		if name := rules.DeploymentOf(change.Pod); name != "" && surge.Marked(change.Pod) {
 			queue.Add(workload.Request{Cluster: change.Cluster, Object: types.NamespacedName{Namespace: change.Pod.Namespace, Name: name}})
 		}
 	case workload.PodsListed, workload.DrainContinued:

@@ -1,4 +1,4 @@
-package evacuation_test
+package evacuators_test
 
 import (
 	"testing"
@@ -8,14 +8,15 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 )
 
 func TestSubjectOf(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.EvacuatorPriorityAnnotationPrefix + "silent.example.com": "100"}}}
 	resolved := func(annotations map[string]string) []v1alpha1.Evacuator {
 		e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}}
-		evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}))
-		return evacuators
+		all, _ := evacuation.Resolve(evacuators.SubjectOf(e, pod, v1alpha1.PodTypeDefault, evacuation.Terms{}))
+		return all
 	}
 	t.Run("E4: with evacuators BuiltIn, annotated classes are ignored whenever the Pod is resolved", func(t *testing.T) {
 		if got := resolved(map[string]string{v1alpha1.EvacuatorsPolicyAnnotation: "BuiltIn"}); len(got) != 0 {
@@ -30,8 +31,8 @@ func TestSubjectOf(t *testing.T) {
 			APIVersion: "apps/v1", Kind: "StatefulSet", Name: "db", Controller: new(true),
 		}}}}
 		classes := func(terms evacuation.Terms) int {
-			evacuators, _ := evacuation.Resolve(evacuation.SubjectOf(&v1alpha1.Evacuation{}, pod, v1alpha1.PodTypeDefault, terms))
-			return len(evacuators)
+			all, _ := evacuation.Resolve(evacuators.SubjectOf(&v1alpha1.Evacuation{}, pod, v1alpha1.PodTypeDefault, terms))
+			return len(all)
 		}
 		if unordered, ordered := classes(evacuation.Terms{}), classes(evacuation.Terms{Ordered: true}); unordered != 0 || ordered != 1 {
 			t.Errorf("%d evacuators without an order, %d with one", unordered, ordered)

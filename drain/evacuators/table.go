@@ -1,0 +1,64 @@
+// Package evacuators has the table of the built-in evacuators: one Descriptor for each, with everything that decisions, metrics, traces and
+// the kubectl plugin need to know of it. It builds the input of evacuation.Next, which knows no evacuator.
+package evacuators
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
+)
+
+// Descriptor describes a built-in evacuator.
+type Descriptor struct {
+	// Class is its name in Evacuations and in metrics.
+	Class string
+	// Type is the type of the Pods that it serves, and Owner returns the name of the workload that it serves, "" for other Pods. Nil: it
+	// serves all Pods of the type. At most one evacuator serves a Pod. It reports progress immediately, or before the progress deadline.
+	Type  v1alpha1.PodType
+	Owner func(*corev1.Pod) string
+	// Requests reports whether the policy of a NodeMaintenance requests it for a Pod that it serves. Nil: no policy does.
+	Requests func(v1alpha1.SharedEvacuationPolicy, *corev1.Pod) bool
+	// RequestsLater reports whether NodeMaintenances request it for a Pod also after its Evacuation was created. Nil: they do not.
+	RequestsLater func(*corev1.Pod, []*v1alpha1.NodeMaintenance) bool
+	// IsLast means that it is the last evacuator of its Pods, see evacuation.Input.
+	IsLast bool
+}
+
+var table = []Descriptor{{
+	Class: v1alpha1.EvacuatorClassDeployment, Type: v1alpha1.PodTypeDefault, Owner: rules.DeploymentOf,
+	Requests: func(policy v1alpha1.SharedEvacuationPolicy, pod *corev1.Pod) bool {
+		return surge.Allows(policy.Surge, pod)
+	},
+	RequestsLater: func(pod *corev1.Pod, maintenances []*v1alpha1.NodeMaintenance) bool {
+		return surge.PolicyFor(pod, maintenances) != v1alpha1.SurgeNever
+	},
+}, {
+	Class: v1alpha1.EvacuatorClassStatefulSet, Type: v1alpha1.PodTypeDefault, Owner: statefulset.SetOf,
+	Requests: func(policy v1alpha1.SharedEvacuationPolicy, _ *corev1.Pod) bool {
+		return policy.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered
+	},
+}, {
+	Class: v1alpha1.EvacuatorClassDaemonSet, Type: v1alpha1.PodTypeDaemonSet, IsLast: true,
+	Requests: func(v1alpha1.SharedEvacuationPolicy, *corev1.Pod) bool { return true },
+}, {
+	Class: v1alpha1.EvacuatorClassKubelet, Type: v1alpha1.PodTypeStatic, // package staticpod requests it
+}}
+
+// IsBuiltIn reports whether an evacuator class is built in. Tenants may write such a class into an Evacuation of any Pod, see Unserved.
+func IsBuiltIn(class string) bool {
+	return slices.ContainsFunc(table, func(d Descriptor) bool { return d.Class == class })
+}
+
+func (d Descriptor) serves(pod *corev1.Pod, podType v1alpha1.PodType) bool {
+	return d.Type == podType && (d.Owner == nil || d.Owner(pod) != "")
+}
+
+func (d Descriptor) evacuator() v1alpha1.Evacuator {
+	role := v1alpha1.EvacuatorRoleController
+	return v1alpha1.Evacuator{EvacuatorClass: d.Class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}
+}
