@@ -1,6 +1,7 @@
 package surge
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,23 +170,28 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 
 // scaleBackLost scales back a Deployment from which another actor has removed the record of the surge, but not the number of replicas. The
 // Deployment controller has copied the record to the ReplicaSet. The Evacuation of a Pod in it says that the surge has not ended. If the
-// watch lags, and it has ended, the report is a conflict: the number may be that of another actor.
+// watch lags, and it has ended, the report is a conflict: the number may be that of another actor. So one report must be accepted.
 func scaleBackLost(o Observation) (Decision, bool) {
+	var lost *Baseline
+	var event *Event
+	var reports []Report
 	for _, pod := range o.Leaving {
 		b := pod.lostRecord(o.Deployment)
 		if b == nil {
 			continue
 		}
-		message := "Scaled back to " + text.Count(b.Replicas, "replica") + ": another actor has removed the record of the surge"
-		d := Decision{
-			Deployment: o.Deployment.DeepCopy(), Event: &Event{Warning: true, Reason: EventSuperseded, Message: message},
-			Reports: []Report{{Pod: pod.UID, Surged: EventSurged, Message: message + ".", Stalled: true}},
-		}
-		SetBaseline(d.Deployment, nil)
-		d.Deployment.Spec.Replicas = &b.Replicas
-		return d, true
+		lost = cmp.Or(lost, b)
+		message := "Scaled back to " + text.Count(lost.Replicas, "replica") + ": another actor has removed the record of the surge"
+		event = &Event{Warning: true, Reason: EventSuperseded, Message: message}
+		reports = append(reports, Report{Pod: pod.UID, Surged: EventSurged, Message: message + ".", Stalled: true})
 	}
-	return Decision{}, false
+	if lost == nil {
+		return Decision{}, false
+	}
+	d := Decision{Deployment: o.Deployment.DeepCopy(), Reports: reports, Recorded: podsOf(reports), Event: event}
+	SetBaseline(d.Deployment, nil)
+	d.Deployment.Spec.Replicas = &lost.Replicas
+	return d, true
 }
 
 // lostRecord returns the baseline of the surge of a Pod that another actor has removed from the Deployment, nil if there is none, or if the

@@ -76,6 +76,9 @@ type Decision struct {
 	Mark, Unmark []PodRef
 	Reports      []Report
 	Event        *Event
+	// Recorded are Pods of which one must have its report before the other writes: a report that the API server has refused does not count.
+	// Empty: the writes do not depend on the reports. See IsRecorded.
+	Recorded []types.UID
 	// Serves are the Pods for which the writes add replicas. It is empty if they end a surge. See Refuse.
 	Serves []Leaving
 	// RequeueAt is when to reconcile again without an event. Zero: only on the next event.
@@ -258,7 +261,7 @@ func (s *surging) next() Decision {
 			Deployment: way.raiseDeployment(), Autoscaler: way.raiseAutoscaler(),
 			Reports: append(late, s.report(serving, EventSurged, s.scalingMessage())...),
 			Event:   &Event{Reason: EventSurged, Message: s.scalingMessage()},
-			Serves:  s.Leaving,
+			Serves:  s.Leaving, Recorded: uids(serving),
 		}
 	case !s.available():
 		return s.await(way, serving, late)
@@ -288,7 +291,7 @@ func (s *surging) cancel(way way, late []Report) Decision {
 		return Decision{Reports: late, Unmark: s.Marked}
 	}
 	d, raised := way.lower(), way.raised()
-	d.Reports = late
+	d.Reports, d.Recorded = late, podsOf(late)
 	switch {
 	case !raised || d.Deployment == nil: // nothing has been written yet, or further writes follow
 	case len(late) > 0:
@@ -375,6 +378,14 @@ func firstDeadline(pods []Leaving) time.Time {
 		}
 	}
 	return first
+}
+
+func uids(pods []Leaving) []types.UID {
+	all := make([]types.UID, 0, len(pods))
+	for _, pod := range pods {
+		all = append(all, pod.UID)
+	}
+	return all
 }
 
 func refs(pods []Leaving) []PodRef {

@@ -72,7 +72,8 @@ func TestSurgeHolds(t *testing.T) {
 				n := rapid.Int32Range(1, 9).Draw(t, "to")
 				b, label := w.baseline(), w.deployment.Labels[v1alpha1.SurgingLabel]
 				switch {
-				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)), scaled && w.raisedTo(n): // indistinguishable from the write of the surge
+				case b != nil && n == b.Surged, strings.HasSuffix(label, fmt.Sprintf(".%d", n)), scaled && w.raisedTo(n),
+					strings.Contains(w.copied, fmt.Sprintf(`"surged":%d,`, n)): // indistinguishable from the write of the surge
 				case scaled:
 					if w.autoscaler = w.autoscaler.DeepCopy(); n <= w.autoscaler.Spec.MaxReplicas && n != *w.autoscaler.Spec.MinReplicas {
 						w.autoscaler.Spec.MinReplicas, lowest, interfered, edited = &n, n, true, true
@@ -82,8 +83,14 @@ func TestSurgeHolds(t *testing.T) {
 					declared, interfered, edited = n, true, true
 				}
 			},
-			"lag":      func(*rapid.T) { w.lags = true },
-			"deliver":  func(*rapid.T) { w.deliver() },
+			"lag":     func(*rapid.T) { w.lags = true },
+			"deliver": func(*rapid.T) { w.deliver() },
+			"refuse": func(t *rapid.T) {
+				if leaving := w.observed().Leaving; len(leaving) > 0 {
+					w.refusing[rapid.SampledFrom(leaving).Draw(t, "Pod").UID] = true
+				}
+			},
+			"accept":   func(*rapid.T) { clear(w.refusing) },
 			"limit":    func(t *rapid.T) { w.quota = rapid.IntRange(0, int(declared)+2).Draw(t, "quota") },
 			"fill":     func(*rapid.T) { w.full = true },
 			"schedule": func(*rapid.T) { w.schedule() },
@@ -112,6 +119,7 @@ func TestSurgeHolds(t *testing.T) {
 			},
 		}
 		t.Repeat(actions)
+		clear(w.refusing)
 
 		w.run()
 		if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; w.baseline() != nil || labelled || len(w.evacuations) > 0 {

@@ -2,6 +2,7 @@ package surge
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -63,6 +64,21 @@ func refuseAll(pods []Leaving, refusal Refusal, why string) []Report {
 		reports = append(reports, refuse(pod, refusal, why))
 	}
 	return reports
+}
+
+func podsOf(reports []Report) []types.UID {
+	pods := make([]types.UID, 0, len(reports))
+	for _, report := range reports {
+		pods = append(pods, report.Pod)
+	}
+	return pods
+}
+
+// IsRecorded reports whether the other writes may follow the reports, some of which the API server has refused. A Pod whose Evacuation
+// cannot change delays neither the surge for other Pods nor its end. But a surge of which no Evacuation has a record could begin again and
+// again.
+func (d Decision) IsRecorded(refused []Report) bool {
+	return len(d.Recorded) == 0 || slices.ContainsFunc(d.Recorded, func(pod types.UID) bool { return !slices.Contains(podsOf(refused), pod) })
 }
 
 // Refuse returns the reports after the API server has refused a write of the decision, as it has since a time: after refusedTime, the surge

@@ -2,13 +2,16 @@ package surge_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pkg/errors"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -83,6 +86,144 @@ func TestRefusedWrites(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusedReports: the API server refuses the reports on the Evacuations of some Pods.
+func TestRefusedReports(t *testing.T) {
+	refusing := func(w *world, pods ...*pod) {
+		for _, p := range pods {
+			w.refusing[p.UID] = true
+		}
+	}
+	settle := func(w *world) {
+		for range 20 {
+			w.step()
+			w.settle()
+			w.evict()
+		}
+	}
+	t.Run("E92: a surge begins, continues and ends although the reports on one of its Pods are refused", func(t *testing.T) {
+		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		refusing(w, w.pods[0])
+		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 || w.baseline() != nil || *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.deployment)
+		}
+	})
+	t.Run("E92: a surge begins and ends although the reports on a Pod of a later round are refused", func(t *testing.T) {
+		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		w.step()
+		later := w.pods[1]
+		if slices.Contains(w.baselineOf(w.deployment), later.UID) {
+			later = w.pods[0]
+		}
+		refusing(w, later)
+		if settle(w); w.pod(later.UID) == nil || len(w.evacuations) != 1 || len(w.refusals) > 0 {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.deployment)
+		}
+	})
+	t.Run("E91: no replica is added without a record of the surge", func(t *testing.T) {
+		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		refusing(w, w.pods...)
+		if settle(w); *w.deployment.Spec.Replicas != 2 {
+			t.Errorf("got %v", w.deployment)
+		}
+		clear(w.refusing)
+		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 {
+			t.Errorf("%d Evacuations remain, refused %v", len(w.evacuations), w.refusals)
+		}
+	})
+	t.Run("E92: a record that was stored before suffices", func(t *testing.T) {
+		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		w.step()
+		w.apply(surge.Decide(w.observed()), 1) // it crashes after the first report
+		refusing(w, w.pods[1])
+		if w.step(); *w.deployment.Spec.Replicas != 4 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
+	for name, refused := range map[string]int{"on one of its Pods": 1, "on all of its Pods": 2} {
+		t.Run("E92: an edit by another actor ends the surge, which does not begin again, although the reports "+name+" are refused", func(t *testing.T) {
+			w := surged(2, 2)
+			w.settle()
+			w.step() // marks them
+			refusing(w, w.pods[:refused]...)
+			w.scaleAs("gitops", 3)
+			settle(w)
+			if w.baseline() != nil || *w.deployment.Spec.Replicas != 3 || w.marked() > 0 || len(w.evacuations) != refused {
+				t.Errorf("%d Pods are marked, refused %v, %v", w.marked(), w.refusals, w.deployment)
+			}
+		})
+	}
+	t.Run("E93: the number of replicas is restored although the reports on one of the Pods are refused", func(t *testing.T) {
+		w := surged(2, 2)
+		refusing(w, w.pods[0])
+		w.deployment = w.deployment.DeepCopy()
+		w.deployment.Labels, w.deployment.Annotations = nil, nil
+		if settle(w); *w.deployment.Spec.Replicas != 2 || w.baseline() != nil || w.refusals["web-002"] != surge.Edited {
+			t.Errorf("refused %v, %v", w.refusals, w.deployment)
+		}
+	})
+	t.Run("E97: it is not restored while all reports are refused: the watch may lag, and the surge have ended", func(t *testing.T) {
+		w := surged(2, 2)
+		refusing(w, w.pods...)
+		w.deployment = w.deployment.DeepCopy()
+		w.deployment.Labels, w.deployment.Annotations = nil, nil
+		if settle(w); *w.deployment.Spec.Replicas != 4 {
+			t.Errorf("got %v", w.deployment)
+		}
+	})
+	t.Run("E27, E92: the Pods of later rounds are surged although a Pod whose deadline is about to be exceeded cannot be refused", func(t *testing.T) {
+		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		w.step()
+		w.full = true
+		w.step()
+		w.replicate()
+		w.observe()
+		first := w.baseline().Pods[0].UID
+		w.refusing[first] = true
+		w.now = w.evacuations[first].since.Add(progressDeadline - time.Second)
+		for uid, e := range w.evacuations {
+			if uid != first {
+				e.since = w.now // renewed
+			}
+		}
+		for range 5 {
+			if w.step(); len(w.refusals) > 0 {
+				t.Fatalf("refused: %v, %v", w.refusals, w.reports)
+			}
+		}
+		w.now = w.now.Add(time.Second)
+		w.schedule()
+		if settle(w); len(w.refusals) > 0 || len(w.evacuations) > 0 {
+			t.Errorf("refused: %v, %v", w.refusals, w.reports)
+		}
+	})
+	createsFirst := func(d *appsv1.Deployment) {
+		none := intstr.FromInt32(0)
+		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: &none}
+	}
+	t.Run("E79: the restart counts for a Pod whose drain has begun after the report on another one", func(t *testing.T) {
+		r := restarted(2, createsFirst).drained(1, begin.Add(-time.Minute))
+		r.step() // reports
+		r.now = r.now.Add(10 * time.Second)
+		r.drained(1, begin.Add(5*time.Second))
+		if r.step(); r.restarts() != 1 {
+			t.Fatalf("got %v", r.events)
+		}
+		r.revert()
+		r.step()
+		if r.step(); r.restarts() != 1 || r.refusals["web-001"] != surge.RestartReverted || r.refusals["web-002"] != surge.RestartReverted {
+			t.Errorf("restarted %d times, refused %v", r.restarts(), r.refusals)
+		}
+	})
+	t.Run("E79, E92: a Deployment is restarted once although the reports on one of its Pods are refused", func(t *testing.T) {
+		r := restarted(2, createsFirst).drained(2, begin.Add(-time.Minute))
+		refusing(r.world, r.pods[0])
+		r.run(t)
+		if r.restarts() != 1 || len(r.refusals) > 0 {
+			t.Errorf("restarted %d times, refused %v", r.restarts(), r.refusals)
+		}
+	})
 }
 
 func TestReports(t *testing.T) {

@@ -117,15 +117,18 @@ func (r *restart) begin(pods []Leaving) Decision {
 		return Decision{}
 	}
 	r.requeue(r.Now.Add(settleInterval))
-	unreported := slices.DeleteFunc(slices.Clone(pods), func(pod Leaving) bool { return pod.Surged == EventRestarted })
+	reported, unreported := partition(pods, func(pod Leaving) bool { return pod.Surged == EventRestarted })
 	for _, pod := range unreported { // before the write, so that it is known if another actor restores everything at once
 		r.await(pod, Report{Surged: EventRestarted, Message: r.restartingMessage()})
 	}
-	if len(unreported) > 0 {
+	if len(reported) == 0 {
 		return Decision{}
 	}
-	reported := slices.MaxFunc(pods, func(a, b Leaving) int { return a.Progress.Compare(b.Progress) }).Progress
-	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(reported.Unix(), 10) // so that a second write begins no other rollout
+	last := slices.MaxFunc(reported, func(a, b Leaving) int { return a.Progress.Compare(b.Progress) }).Progress
+	if len(unreported) > 0 { // their reports precede the write, or the API server refuses them
+		last = r.Now
+	}
+	d, at := r.Deployment.DeepCopy(), strconv.FormatInt(last.Unix(), 10) // so that a second write begins no other rollout
 	restarted := labels.Set{v1alpha1.RestartedAt: at}
 	d.Spec.Template.Annotations, d.Labels = labels.Merge(d.Spec.Template.Annotations, restarted), labels.Merge(d.Labels, restarted)
 	return Decision{Deployment: d, Event: &Event{Reason: EventRestarted, Message: r.restartingMessage()}, Serves: pods}

@@ -54,6 +54,8 @@ type world struct {
 	lags bool
 	// deadline is the progress deadline of the Evacuations.
 	deadline time.Duration
+	// refusing are the Pods on whose Evacuations the API server refuses reports.
+	refusing map[types.UID]bool
 }
 
 type pod struct {
@@ -89,7 +91,7 @@ func deployed(replicas int32, changes ...func(*appsv1.Deployment)) *world {
 	}
 	w := &world{
 		deployment: d, evacuations: map[types.UID]*evacuation{}, refusals: map[types.UID]surge.Refusal{}, reports: map[types.UID]string{},
-		now: begin, creation: quotaExceeded, deadline: progressDeadline,
+		now: begin, creation: quotaExceeded, deadline: progressDeadline, refusing: map[types.UID]bool{},
 	}
 	w.settle()
 	return w
@@ -172,9 +174,14 @@ func (w *world) read() surge.Unscheduled {
 
 // apply performs the first writes of a decision: a controller may crash after any of them.
 func (w *world) apply(d surge.Decision, writes int) {
+	var refused []surge.Report
 	for _, report := range d.Reports {
 		if writes--; writes < 0 {
 			return
+		}
+		if w.refusing[report.Pod] {
+			refused = append(refused, report)
+			continue
 		}
 		status := &v1alpha1.Evacuation{}
 		report.Apply(status, w.now)
@@ -193,6 +200,9 @@ func (w *world) apply(d surge.Decision, writes int) {
 		} else if !report.Stalled {
 			e.since = status.Status.EvacuationProgressTimestamp.Time
 		}
+	}
+	if !d.IsRecorded(refused) {
+		return
 	}
 	change := func(refs []surge.PodRef, to func(*corev1.Pod)) {
 		for _, ref := range refs {

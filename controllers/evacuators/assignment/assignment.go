@@ -11,6 +11,8 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -163,6 +165,35 @@ func PodOf(observation workload.Observation, e *v1alpha1.Evacuation) (pod *corev
 	}
 	_, known = observation.PodsOn(e.Annotations[v1alpha1.EvacuationNodeAnnotation])
 	return nil, known
+}
+
+// RefusedInterval is the requeue interval while the API server refuses reports: no event follows when it accepts them.
+const RefusedInterval = 10 * time.Second
+
+// slowRefusal is the duration from which on a refused report may be that of a webhook that hangs for each Evacuation of the Namespace.
+const slowRefusal = time.Second
+
+// StoreAll stores the reports of an evacuator on several Pods, in their order. If the API server refuses one, because of an admission
+// webhook for example, it stores the others nevertheless: a Pod whose Evacuation cannot change must not delay other Pods. It returns the
+// reports that were refused. After a refusal that took long, those that follow count as refused, and are not tried. After another error,
+// such as a conflict, it stores no more: the next decision may succeed in a moment.
+func StoreAll[R any](ctx context.Context, now clock.PassiveClock, reports []R, store func(R) error) (refused []R, err error) {
+	for i, report := range reports {
+		begun := now.Now()
+		err := store(report)
+		if err == nil {
+			continue
+		}
+		if workload.IsConflict(err) || !workload.IsAnswer(err) {
+			return refused, err
+		}
+		ctrl.LoggerFrom(ctx).Error(err, "The API server refuses a report on an Evacuation")
+		if now.Since(begun) >= slowRefusal {
+			return append(refused, reports[i:]...), nil
+		}
+		refused = append(refused, report)
+	}
+	return refused, nil
 }
 
 // Report stores the report of an evacuator in the status of an Evacuation. It fails with a conflict if the Evacuation has changed.

@@ -2,13 +2,17 @@ package assignment
 
 import (
 	"cmp"
+	"context"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -152,3 +156,41 @@ type suspension bool
 
 func (s suspension) Of(*v1alpha1.NodeMaintenance) bool { return bool(s) }
 func (suspension) Err() error                          { return nil }
+
+func TestStoreAll(t *testing.T) {
+	evacuations := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}
+	webhook := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: 409, Reason: metav1.StatusReasonConflict, Message: `admission webhook "w" denied the request: no`,
+	}}
+	for name, tc := range map[string]struct {
+		failure        error
+		takes          time.Duration
+		tried, refused []string
+	}{
+		"E92: all reports":                          {nil, time.Minute, []string{"a", "b", "c"}, nil},
+		"E92: the others if one is refused":         {apierrors.NewForbidden(evacuations, "a", nil), 0, []string{"a", "b", "c"}, []string{"a"}},
+		"E92: also by a webhook that says conflict": {webhook, 0, []string{"a", "b", "c"}, []string{"a"}},
+		"E92: none after a refusal that took long":  {apierrors.NewForbidden(evacuations, "a", nil), time.Second, []string{"a"}, []string{"a", "b", "c"}},
+		"E92: none after a conflict":                {apierrors.NewConflict(evacuations, "a", nil), 0, []string{"a"}, nil},
+		"E92: none after a request without answer":  {context.DeadlineExceeded, 0, []string{"a"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now, tried := NewWithT(t), clocktesting.NewFakeClock(time.Now()), []string{}
+			refused, err := StoreAll(t.Context(), now, []string{"a", "b", "c"}, func(report string) error {
+				tried = append(tried, report)
+				if report != "a" {
+					return nil
+				}
+				now.Step(tc.takes)
+				return tc.failure
+			})
+			g.Expect(tried).To(Equal(tc.tried))
+			g.Expect(refused).To(Equal(tc.refused))
+			if tc.failure != nil && tc.refused == nil {
+				g.Expect(err).To(MatchError(tc.failure))
+			} else {
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package deployment
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -126,7 +129,8 @@ func TestAnswerOfProxy(t *testing.T) {
 	t.Run("E25: a write that a proxy answers with 404 fails, so that it is repeated", func(t *testing.T) {
 		g, changed, s := NewWithT(t), d.DeepCopy(), &scope{key: client.ObjectKeyFromObject(d), live: live, observed: surge.Observation{Deployment: d}}
 		changed.Spec.Replicas = ptr.To[int32](1)
-		g.Expect((&Reconciler{}).apply(t.Context(), s, surge.Decision{Deployment: changed})).To(MatchError(proxy))
+		_, err := (&Reconciler{}).apply(t.Context(), s, surge.Decision{Deployment: changed})
+		g.Expect(err).To(MatchError(proxy))
 		g.Expect(s.changePod(t.Context(), &corev1.Pod{}, surge.Mark)).To(MatchError(proxy))
 	})
 }
@@ -170,7 +174,7 @@ func TestRefusedWrite(t *testing.T) {
 				key: client.ObjectKeyFromObject(d), observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
 				assignments: map[types.UID]assignment.Assignment{"pod": {Evacuation: e, Pod: &corev1.Pod{}}},
 			}
-			r := &Reconciler{Clusters: &workload.Clusters{}, refused: expiring.NewMap[types.UID, time.Time](t.Context())}
+			r := &Reconciler{Clusters: &workload.Clusters{}, Clock: clock.RealClock{}, refused: expiring.NewMap[types.UID, time.Time](t.Context())}
 			for _, each := range tc.answers {
 				s.observed.Now = now.Add(each.after)
 				s.live = interceptor.NewClient(fakes.Client(), interceptor.Funcs{
@@ -178,7 +182,7 @@ func TestRefusedWrite(t *testing.T) {
 						return each.error
 					},
 				})
-				err := r.apply(t.Context(), s, surge.Decision{
+				_, err := r.apply(t.Context(), s, surge.Decision{
 					Deployment: d, Serves: []surge.Leaving{{PodRef: surge.PodRef{UID: "pod"}, Progress: now.Add(-time.Hour)}},
 				})
 				g.Expect(errors.Is(err, each.error)).To(BeTrue())
@@ -230,4 +234,57 @@ type cached struct {
 func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 	pod, found := c.pods[uid]
 	return pod, found
+}
+
+func TestRefusedReport(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refused  []string
+		writes   bool
+		complete bool
+	}{
+		"E92: writes when the reports are stored":                              {nil, true, true},
+		"E92: reports on the other Pods and writes if the first is refused":    {[]string{"a"}, true, false},
+		"E92: writes although the report is refused on a Pod of a later round": {[]string{"later"}, true, false},
+		"E92: does not write if only that on a Pod of a later round is stored": {[]string{"a", "b"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
+			var evacuations []client.Object
+			decision, assignments := surge.Decision{Recorded: []types.UID{"a", "b"}}, map[types.UID]assignment.Assignment{}
+			for _, pod := range []types.UID{"a", "b", "later"} {
+				e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(pod)}}
+				evacuations, assignments[pod] = append(evacuations, e), assignment.Assignment{Evacuation: e, Pod: &corev1.Pod{}}
+				decision.Reports = append(decision.Reports, surge.Report{Pod: pod, Surged: surge.EventSurged, Message: "scaled"})
+			}
+			watched := fakes.Builder(evacuations...).WithStatusSubresource(evacuations...).WithInterceptorFuncs(interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, of string, e client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+					if slices.Contains(tc.refused, e.GetName()) {
+						return apierrors.NewForbidden(schema.GroupResource{Resource: "evacuations"}, e.GetName(), nil)
+					}
+					return c.SubResource(of).Patch(ctx, e, p, options...)
+				},
+			}).Build()
+			for _, e := range evacuations {
+				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+			}
+			s := &scope{
+				key: client.ObjectKeyFromObject(d), live: fake.NewClientBuilder().WithObjects(d).Build(), assignments: assignments,
+				observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
+			}
+			g.Expect(s.live.Get(t.Context(), s.key, d)).To(Succeed())
+			decision.Deployment = d.DeepCopy()
+			decision.Deployment.Spec.Replicas = ptr.To[int32](2)
+			complete, err := (&Reconciler{Clusters: &workload.Clusters{}, Clock: clock.RealClock{}}).apply(t.Context(), s, decision)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(complete).To(Equal(tc.complete))
+			g.Expect(s.live.Get(t.Context(), s.key, d)).To(Succeed())
+			g.Expect(d.Spec.Replicas != nil).To(Equal(tc.writes))
+			for _, e := range evacuations {
+				stored, isRefused := &v1alpha1.Evacuation{}, slices.Contains(tc.refused, e.GetName())
+				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
+				g.Expect(surge.SurgedIn(stored)).To(Equal(map[bool]string{false: surge.EventSurged}[isRefused]))
+			}
+		})
+	}
 }

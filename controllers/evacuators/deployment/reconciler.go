@@ -78,27 +78,34 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	decision := surge.Decide(s.observed)
-	if err := r.apply(ctx, s, decision); err != nil {
+	complete, err := r.apply(ctx, s, decision)
+	switch {
+	case err != nil:
 		return workload.Result(err)
+	case !complete:
+		return reconcile.Result{RequeueAfter: assignment.RefusedInterval}, nil
 	}
 	return workload.RequeueAt(decision.RequeueAt, s.observed.Now), nil
 }
 
 // apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.
-func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) error {
-	if err := r.reportAll(ctx, s, d.Reports); err != nil {
-		return err
+// It returns complete = false if the API server has refused a report.
+func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) (complete bool, err error) {
+	refused, err := r.reportAll(ctx, s, d.Reports)
+	if err != nil || !d.IsRecorded(refused) {
+		return false, err
 	}
-	err := r.write(ctx, s, d)
+	complete = len(refused) == 0
+	err = r.write(ctx, s, d)
 	if len(d.Serves) == 0 {
-		return err
+		return complete, err
 	}
 	if since := r.refusedSince(s, err); !since.IsZero() {
-		if err := r.reportAll(ctx, s, d.Refuse(err, since, s.observed.Now)); err != nil {
-			return err
+		if _, err := r.reportAll(ctx, s, d.Refuse(err, since, s.observed.Now)); err != nil {
+			return false, err
 		}
 	}
-	return err
+	return complete, err
 }
 
 // refusedTTL is how long it is kept that a write was refused. It must exceed the longest interval between two attempts.
@@ -122,13 +129,8 @@ func (r *Reconciler) refusedSince(s *scope, err error) (since time.Time) {
 	return since
 }
 
-func (r *Reconciler) reportAll(ctx context.Context, s *scope, reports []surge.Report) error {
-	for _, report := range reports {
-		if err := r.report(ctx, s, report); err != nil {
-			return err
-		}
-	}
-	return nil
+func (r *Reconciler) reportAll(ctx context.Context, s *scope, reports []surge.Report) (refused []surge.Report, err error) {
+	return assignment.StoreAll(ctx, r.Clock, reports, func(report surge.Report) error { return r.report(ctx, s, report) }) //nolint:wrapcheck // named
 }
 
 func (r *Reconciler) write(ctx context.Context, s *scope, d surge.Decision) error {

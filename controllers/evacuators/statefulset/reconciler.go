@@ -10,7 +10,6 @@ import (
 	"github.com/pkg/errors"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -118,26 +117,29 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		}
 	}
 	decision := statefulset.Decide(observed)
-	if err := store(ctx, finder, byPod, decision.Reports); err != nil {
+	refused, err := r.store(ctx, finder, byPod, decision.Reports)
+	switch {
+	case err != nil:
 		return workload.Result(err)
+	case refused:
+		return reconcile.Result{RequeueAfter: assignment.RefusedInterval}, nil
 	}
 	return workload.RequeueAt(requeueAt(decision.RequeueAt, found, finder.Now), finder.Now), nil
 }
 
-// store stores the reports of a decision. If the API server refuses one, because of an admission webhook for example, it stores the others
-// nevertheless: a Pod whose status cannot change is not released itself, and must not keep the next Pod from being released. After another
-// error, such as a conflict, it stores no more: the next decision may succeed in a moment.
-func store(ctx context.Context, finder *assignment.Finder, byPod map[types.UID]assignment.Assignment, reports []statefulset.Report) (refusal error) {
-	for _, report := range reports {
-		switch err := finder.Report(ctx, byPod[report.Pod], report.Apply); {
-		case err == nil:
-		case apierrors.IsConflict(err) || !workload.IsAnswer(err):
-			return err //nolint:wrapcheck // it names the Evacuation
-		case refusal == nil:
-			refusal = err
-		}
+// store stores the reports of a decision, first those on Pods that wait, and then those that release Pods. A Pod whose Evacuation cannot
+// change is not released itself, and must not keep the next Pod from being released, see assignment.StoreAll. It reports whether the API
+// server has refused some.
+func (r *Reconciler) store(ctx context.Context, finder *assignment.Finder, byPod map[types.UID]assignment.Assignment, all []statefulset.Report) (bool, error) {
+	report := func(report statefulset.Report) error { return finder.Report(ctx, byPod[report.Pod], report.Apply) }
+	waits := slices.DeleteFunc(slices.Clone(all), func(report statefulset.Report) bool { return report.Reason == "" })
+	releases := slices.DeleteFunc(slices.Clone(all), func(report statefulset.Report) bool { return report.Reason != "" })
+	refused, err := assignment.StoreAll(ctx, r.Clock, waits, report)
+	if err != nil {
+		return false, err //nolint:wrapcheck // it names the Evacuation
 	}
-	return refusal
+	others, err := assignment.StoreAll(ctx, r.Clock, releases, report)
+	return len(refused)+len(others) > 0, err //nolint:wrapcheck // it names the Evacuation
 }
 
 // requeueAt returns when a StatefulSet is reconciled again without an event: when the decision says so, and after assignment.HeldInterval

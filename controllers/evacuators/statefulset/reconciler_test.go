@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -84,18 +85,20 @@ func TestObserve(t *testing.T) {
 
 func TestStore(t *testing.T) {
 	evacuations := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "evacuations"}
+	refusal, conflict := apierrors.NewForbidden(evacuations, "db-0", errors.New("denied by a webhook")), apierrors.NewConflict(evacuations, "db-0", nil)
 	for name, tc := range map[string]struct {
-		failure  error
-		released bool
+		failure           error
+		takes             time.Duration
+		refused, released bool
 	}{
-		"E30: releases a Pod also if the API server refuses to report that another one waits for it": {
-			apierrors.NewForbidden(evacuations, "db-0", errors.New("denied by a webhook")), true,
-		},
-		"E28: releases no Pod before others wait for it: an Evacuation that has changed": {apierrors.NewConflict(evacuations, "db-0", nil), false},
-		"E28: releases no Pod before others wait for it: a request without an answer":    {context.DeadlineExceeded, false},
+		"E30: releases a Pod also if the API server refuses to report that another one waits for it": {refusal, 0, true, true},
+		"E30: releases a Pod also if the API server takes long to refuse that":                       {refusal, time.Minute, true, true},
+		"E28: releases no Pod before others wait for it: an Evacuation that has changed":             {conflict, 0, false, false},
+		"E28: releases no Pod before others wait for it: a request without an answer":                {context.DeadlineExceeded, 0, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, byPod, objects := NewWithT(t), map[types.UID]assignment.Assignment{}, []client.Object{}
+			clock := clocktesting.NewFakeClock(time.Now())
 			for _, pod := range []string{"db-0", "db-1"} {
 				e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: pod}}
 				objects = append(objects, e)
@@ -104,6 +107,7 @@ func TestStore(t *testing.T) {
 			watched := fakes.Builder(objects...).WithStatusSubresource(objects...).WithInterceptorFuncs(interceptor.Funcs{
 				SubResourcePatch: func(ctx context.Context, c client.Client, of string, e client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
 					if e.GetName() == "db-0" {
+						clock.Step(tc.takes)
 						return tc.failure
 					}
 					return c.SubResource(of).Patch(ctx, e, p, options...)
@@ -112,10 +116,14 @@ func TestStore(t *testing.T) {
 			for _, each := range byPod {
 				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(each.Evacuation), each.Evacuation)).To(Succeed())
 			}
-			err := store(t.Context(), &assignment.Finder{Watched: watched, Now: time.Now()}, byPod, []statefulset.Report{
+			r := &Reconciler{Clock: clock}
+			refused, err := r.store(t.Context(), &assignment.Finder{Watched: watched, Now: time.Now()}, byPod, []statefulset.Report{
 				{Pod: "db-0", Reason: v1alpha1.ReasonWaitingForHigherOrdinals, Message: "Waiting"}, {Pod: "db-1", Message: "The next one"},
 			})
-			g.Expect(err).To(MatchError(tc.failure))
+			g.Expect(refused).To(Equal(tc.refused))
+			if !refused {
+				g.Expect(err).To(MatchError(tc.failure))
+			}
 			stored := &v1alpha1.Evacuation{}
 			g.Expect(watched.Get(t.Context(), client.ObjectKey{Namespace: "tenant", Name: "db-1"}, stored)).To(Succeed())
 			g.Expect(stored.Status.ActiveEvacuatorCompleted).To(Equal(tc.released))
