@@ -36,7 +36,6 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/drainoutcome"
@@ -198,84 +197,92 @@ func identify(ctx context.Context, reader client.Reader) (string, error) {
 	return string(kubeSystem.UID), nil
 }
 
-// setupClusterCache adds Cluster API's cache of connections to workload clusters.
-func setupClusterCache(ctx context.Context, mgr ctrl.Manager, o *options, order *workload.ConnectOrder) (clustercache.ClusterCache, error) {
+// setupClusters adds the connections to workload clusters, and Cluster API's cache of them.
+func setupClusters(ctx context.Context, mgr ctrl.Manager, o *options, local client.Client) (*workload.Clusters, *workload.ConnectOrder, error) {
 	secrets, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
 	if err != nil {
-		return nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
+		return nil, nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
 	}
+	filter, order := machinedrain.WatchFilter(o.watchFilter), &workload.ConnectOrder{Machines: local, Clock: clock.RealClock{}}
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient: secrets,
 		// Unlike the filter of events, this one closes the connection to a Cluster whose label is changed.
-		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return machinedrain.WatchFilter(o.watchFilter).Selects(cluster) },
+		ClusterFilter: func(cluster *clusterv1.Cluster) bool { return filter.Selects(cluster) },
 		Client: clustercache.ClientOptions{
 			QPS: o.clusterCacheQPS, Burst: o.clusterCacheBurst,
 			UserAgent: userAgent(),
 		},
 	}, order.Options(o.clusterCacheConcurrency))
-	return cache, errors.Wrap(err, "setting up the cluster cache")
+	if err != nil {
+		return nil, nil, errors.Wrap(err, "setting up the cluster cache")
+	}
+	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, clock.RealClock{})
+	clusters.Filter = filter
+	clusters.UseCaches(workloadCaches())
+	return clusters, order, nil
 }
 
 // outcomeWorkers is the number of MachineDrainPolicies whose recent drains are read at the same time.
 const outcomeWorkers = 4
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder, unread *setaside.Objects) error {
-	now, local := clock.RealClock{}, unread.Client(mgr.GetClient())
-	order := &workload.ConnectOrder{Machines: local, Clock: now}
-	cache, err := setupClusterCache(ctx, mgr, o, order)
+	now, filter, local := clock.RealClock{}, machinedrain.WatchFilter(o.watchFilter), unread.Client(mgr.GetClient())
+	clusters, order, err := setupClusters(ctx, mgr, o, local)
 	if err != nil {
 		return err
 	}
-	clusters := workload.NewClusters(local, cache, mgr.GetScheme(), workload.Limits{QPS: o.evictionQPS, Burst: o.evictionBurst}, now)
-	filter := machinedrain.WatchFilter(o.watchFilter)
-	clusters.Filter = filter
 	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
-	clusters.UseCaches(workloadCaches())
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
+	ofMaintenance := workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)
+	ofEvacuation := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
+
+	var failures []error
+	var watches []workload.Watches
+	// add adds a component: the result of its set-up, and its watches in workload clusters.
+	add := func(failure error, of ...workload.Watches) {
+		failures, watches = append(failures, failure), append(watches, of...)
+	}
+	add(requester.SetupWithManager(ctx, mgr))
+	daemonSets := &daemonset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	add(daemonSets.SetupWithManager(ctx, mgr, ofEvacuation), daemonSets.Watches)
+	deployments := &deployment.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	add(deployments.SetupWithManager(ctx, mgr, ofEvacuation), deployments.Watches)
+	statefulSets := &statefulset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	add(statefulSets.SetupWithManager(mgr, ofEvacuation), statefulSets.Watches)
 	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Recorder: recorder, Clock: now}
+	add(outcomes.SetupWithManager(mgr, workload.FairOptions(outcomeWorkers, itself)))
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Outcomes: outcomes, Clock: now,
 		Filter: filter, ConnectNow: order.ConnectNow,
 	}
+	add(machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))), machines.Watches)
 	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
+	add(rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))), rollouts.Watches)
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
+	add(policies.SetupWithManager(mgr, workload.FairOptions(1, itself)))
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester,
 		NodeAgent: featureGates.Enabled(nodeAgentGate),
 	}
-	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
+	add(maintenances.SetupWithManager(ctx, mgr, ofMaintenance), maintenances.Watches)
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Maintenances: requester, Written: written, Clock: now}
+	add(evacuations.SetupWithManager(ctx, mgr, ofEvacuation), evacuations.Watches)
 	evictions := &evictor.Evictor{Clusters: clusters, Maintenances: requester, Written: written, Recorder: recorder, Clock: now}
-	daemonSets := &daemonset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
-	deployments := &deployment.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
-	statefulSets := &statefulset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
+	add(evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)), evictions.Watches)
+	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
+	add(sweeper.SetupWithManager(mgr, ofMaintenance), sweeper.Watches)
 	workloads := &workloadcluster.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clock: now, Clusters: clusters, Filter: filter, Unread: unread, ManagementCluster: managementCluster,
-		Watches: []workload.Watches{
-			daemonSets.Watches, deployments.Watches, statefulSets.Watches, machines.Watches, rollouts.Watches,
-			maintenances.Watches, evacuations.Watches, evictions.Watches, sweeper.Watches,
-		},
 	}
-
-	ofMaintenance := workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)
-	ofEvacuation := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
-	return kerrors.NewAggregate([]error{
-		machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))),
-		rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))),
-		policies.SetupWithManager(mgr, workload.FairOptions(1, itself)),
-		outcomes.SetupWithManager(mgr, workload.FairOptions(outcomeWorkers, itself)),
-		maintenances.SetupWithManager(ctx, mgr, ofMaintenance),
-		sweeper.SetupWithManager(mgr, ofMaintenance),
-		requester.SetupWithManager(ctx, mgr),
-		evacuations.SetupWithManager(ctx, mgr, ofEvacuation),
-		evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)),
-		daemonSets.SetupWithManager(ctx, mgr, ofEvacuation),
-		deployments.SetupWithManager(ctx, mgr, ofEvacuation),
-		statefulSets.SetupWithManager(mgr, ofEvacuation),
-		setupNodeAgent(mgr, o, workloads, ofMaintenance),
-		workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)),
-	})
+	if featureGates.Enabled(nodeAgentGate) {
+		staticPods := &staticpod.Reconciler{Clusters: clusters}
+		add(staticPods.SetupWithManager(mgr, ofMaintenance), staticPods.Watches)
+		workloads.NodeAgentImage = o.nodeAgentImage
+	}
+	workloads.Watches = watches
+	add(workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)))
+	return kerrors.NewAggregate(failures)
 }
 
 func workloadCaches() workload.CacheOptions {
@@ -296,16 +303,6 @@ func newExporter(ctx context.Context, o *options) (*tracing.Exporter, error) {
 		return nil, err
 	}
 	return tracing.NewExporter(ctx, config, version)
-}
-
-// setupNodeAgent adds the controller that serves node agents, and has them installed, if the feature gate is enabled.
-func setupNodeAgent(mgr ctrl.Manager, o *options, workloads *workloadcluster.Reconciler, options controller.TypedOptions[workload.Request]) error {
-	if !featureGates.Enabled(nodeAgentGate) {
-		return nil
-	}
-	staticPods := &staticpod.Reconciler{Clusters: workloads.Clusters}
-	workloads.Watches, workloads.NodeAgentImage = append(workloads.Watches, staticPods.Watches), o.nodeAgentImage
-	return staticPods.SetupWithManager(mgr, options)
 }
 
 // itself returns the Cluster of a request for a Cluster.
