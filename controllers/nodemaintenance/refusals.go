@@ -34,7 +34,7 @@ type refusals struct {
 // write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
 	switch {
-	case apierrors.IsConflict(err):
+	case workload.IsConflict(err):
 		return err
 	case workload.IsUnanswered(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
 		s.recordRefusal(ctx, doing, err)

@@ -83,4 +83,9 @@ func TestRefusedUncordon(t *testing.T) {
 	t.Run("R92: or the API server was overloaded", func(t *testing.T) { test(t, true, apierrors.NewTooManyRequests("busy", 1)) })
 	t.Run("R92: or timed out", func(t *testing.T) { test(t, true, apierrors.NewTimeoutError("busy", 1)) })
 	t.Run("R92: or had a timeout elsewhere", func(t *testing.T) { test(t, true, apierrors.NewServerTimeout(corev1.Resource("nodes"), "patch", 1)) })
+	t.Run("R92: or a webhook has said that there was a conflict", func(t *testing.T) {
+		conflict := apierrors.NewConflict(corev1.Resource("nodes"), "b", nil)
+		conflict.ErrStatus.Message = `admission webhook "freeze" denied the request: change freeze`
+		test(t, true, conflict)
+	})
 }
