@@ -7,6 +7,7 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -124,8 +125,7 @@ func (r *Reconciler) evacuate(ctx context.Context, s *scope) error {
 	return r.deletePods(ctx, s, observation, evacuations.Items)
 }
 
-// deletePods deletes those Pods that the drains target. Since earlier requests may have taken long, it reads the drains and the Evacuation
-// again before each deletion.
+// deletePods deletes those Pods that the drains target.
 func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workload.Observation, evacuations []v1alpha1.Evacuation) error {
 	var failure error // a Pod that cannot be deleted does not delay the others
 	for i := range evacuations {
@@ -139,25 +139,42 @@ func (r *Reconciler) deletePods(ctx context.Context, s *scope, observation workl
 			continue
 		}
 		by, refusal := daemonset.Decide(s.input(observation, e, pod))
+		var err error
 		if refusal == daemonset.NotRefused {
-			if err := r.findDrains(ctx, s); err != nil {
-				return err
-			}
-			if err := s.client.Get(ctx, client.ObjectKeyFromObject(e), e); err != nil {
-				failure = cmp.Or(failure, errors.Wrapf(client.IgnoreNotFound(err), "getting Evacuation %s", klog.KObj(e)))
-				continue // without an Evacuation, the Pod stays
-			}
-			by, refusal = daemonset.Decide(s.input(observation, e, pod))
+			by, refusal, err = r.decideAgain(ctx, s, observation, e)
 		}
-		if refusal != daemonset.NotRefused {
+		switch {
+		case err != nil:
+		case refusal != daemonset.NotRefused:
 			ctrl.LoggerFrom(ctx).V(4).Info("Skipped Pod", "Pod", klog.KObj(pod), "reason", refusal)
-			continue
+		default:
+			err = r.delete(ctx, s, observation, e, pod, by)
 		}
-		if err := r.delete(ctx, s, e, pod, by); err != nil && failure == nil {
-			failure = err
-		}
+		failure = cmp.Or(failure, err)
 	}
 	return failure
+}
+
+// decideAgain reads the drains, the Evacuation and its Pod from the caches again, and decides with them, since earlier requests may have
+// taken long.
+func (r *Reconciler) decideAgain(ctx context.Context, s *scope, observation workload.Observation, e *v1alpha1.Evacuation) (
+	by *v1alpha1.NodeMaintenance, _ daemonset.Refusal, _ error,
+) {
+	if err := r.findDrains(ctx, s); err != nil {
+		return nil, "", err
+	}
+	switch err := s.client.Get(ctx, client.ObjectKeyFromObject(e), e); {
+	case apierrors.IsNotFound(err):
+		return nil, daemonset.NotRequested, nil
+	case err != nil:
+		return nil, "", errors.Wrapf(err, "getting Evacuation %s", klog.KObj(e))
+	}
+	pod, found := workload.PodOf(observation, e)
+	if !found {
+		return nil, daemonset.NotRunning, nil
+	}
+	by, refusal := daemonset.Decide(s.input(observation, e, pod))
+	return by, refusal, nil
 }
 
 // input returns what is known about a Pod.
@@ -171,12 +188,20 @@ func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, 
 }
 
 // delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the
-// reason is known before the Pod terminates.
-func (r *Reconciler) delete(ctx context.Context, s *scope, e *v1alpha1.Evacuation, pod *corev1.Pod, by *v1alpha1.NodeMaintenance) error {
+// reason is known before the Pod terminates. The report may take long, too, so that the Pod must not be deleted any more.
+func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.Observation, requested *v1alpha1.Evacuation, pod *corev1.Pod,
+	by *v1alpha1.NodeMaintenance,
+) error {
 	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
-	e, err := patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
+	e, err := patchStatus(ctx, s, requested, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
 	if err != nil {
 		return workload.IgnoreDoesNotExist(err) // without an Evacuation, the Pod stays
+	}
+	if e != requested {
+		copied := e.DeepCopy() // the cache may lag behind the report
+		if _, refusal, err := r.decideAgain(ctx, s, observation, copied); err != nil || refusal != daemonset.NotRefused {
+			return err
+		}
 	}
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: seconds}
 	refusal := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)

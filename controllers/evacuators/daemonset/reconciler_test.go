@@ -73,17 +73,103 @@ func (o podsOf) DaemonSetExists(string, string, types.UID) (exists, known bool) 
 
 func (o podsOf) NamespaceLabels(string) (map[string]string, bool) { return nil, true }
 
+// drainsNode returns a NodeMaintenance that has reached the Pods of DaemonSets.
+func drainsNode(name string, behavior v1alpha1.DrainBehavior) *v1alpha1.NodeMaintenance {
+	m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
+	m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
+	m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
+		NodeRef: v1alpha1.NodeReference{Name: "n"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDaemonSet, PodPriority: 1000}},
+	}}
+	return m
+}
+
+// ofDaemonSet returns a Pod of an existing DaemonSet, and its Evacuation, which this evacuator serves.
+func ofDaemonSet(name string) (*corev1.Pod, *v1alpha1.Evacuation) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)},
+	}}, Spec: corev1.PodSpec{NodeName: "n"}}
+	e := evacuation.New(pod, nil, 0)
+	e.Status.ActiveEvacuatorClass = new(v1alpha1.EvacuatorClassDaemonSet)
+	return pod, e
+}
+
+// reconcilerOf returns a reconciler for one workload cluster.
+func reconcilerOf(t *testing.T, management, remote client.Client, cluster types.NamespacedName) *Reconciler {
+	t.Helper()
+	return &Reconciler{
+		Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
+		Maintenances: &machinemaintenance.Requester{Client: management},
+		written:      expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
+	}
+}
+
+// TestChangesDuringTheReport: a webhook hangs for the report about a Pod on its Evacuation, which the API server accepts then.
+func TestChangesDuringTheReport(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edited   func(*v1alpha1.NodeMaintenance)
+		observed func(podsOf)
+		paused   bool
+		deleted  int
+	}{
+		"R95: no Pod of a DaemonSet is deleted if the NodeMaintenance was completed while the report took long": {edited: func(m *v1alpha1.NodeMaintenance) {
+			m.Spec.Stage = v1alpha1.StageComplete
+		}},
+		"R95: nor if a label has protected the Pod meanwhile": {observed: func(o podsOf) {
+			o.pods["a"] = o.pods["a"].DeepCopy()
+			o.pods["a"].Labels = map[string]string{"protected": ""}
+		}},
+		"R95: nor if the Pod has terminated":        {observed: func(o podsOf) { delete(o.pods, "a") }},
+		"R95: nor if the Cluster was paused":        {paused: true},
+		"R95: it is deleted if nothing has changed": {deleted: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			inManagement := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+			management, m := fakes.Client(inManagement), drainsNode("m", v1alpha1.DrainBehaviorDrain)
+			m.Spec.DrainRules = append([]v1alpha1.DrainRule{{Name: "protected", Behavior: v1alpha1.DrainBehaviorSkip, Pods: []v1alpha1.DrainRulePodSelector{
+				{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"protected": ""}}},
+			}}}, m.Spec.DrainRules...)
+			pod, e := ofDaemonSet("a")
+			observed, deleted := podsOf{pods: map[types.UID]*corev1.Pod{pod.UID: pod}}, 0
+			remote := fakes.Builder(m, pod.DeepCopy(), e).WithStatusSubresource(e).WithIndex(m, "node", func(object client.Object) []string {
+				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+			}).WithInterceptorFuncs(interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, e client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+					if tc.edited != nil {
+						g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), m)).To(Succeed())
+						tc.edited(m)
+						g.Expect(c.Update(ctx, m)).To(Succeed())
+					}
+					if tc.observed != nil {
+						tc.observed(observed)
+					}
+					inManagement.Spec.Paused = new(tc.paused)
+					g.Expect(management.Update(ctx, inManagement)).To(Succeed())
+					return c.SubResource(sub).Patch(ctx, e, patch)
+				},
+				Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+					deleted++
+					return nil
+				},
+			}).Build()
+			stored := &v1alpha1.EvacuationList{}
+			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
+			s := &scope{cluster: cluster, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, now: time.Now()}
+			r := reconcilerOf(t, management, remote, cluster)
+			g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
+			err := r.deletePods(t.Context(), s, observed, stored.Items)
+			g.Expect(deleted).To(Equal(tc.deleted))
+			g.Expect(workload.IsPaused(err)).To(Equal(tc.paused))
+			g.Expect(err != nil).To(Equal(tc.paused), "%v", err)
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
+			g.Expect(e.Status.ExpectedEvacuationFinishTime).NotTo(BeNil(), "the report was made")
+		})
+	}
+}
+
 // TestChangesDuringDeletions: a webhook hangs for the deletion of a Pod, and meanwhile a user changes something.
 func TestChangesDuringDeletions(t *testing.T) {
-	drainsNode := func(name string, behavior v1alpha1.DrainBehavior) *v1alpha1.NodeMaintenance {
-		m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
-		m.Spec.Stage, m.Spec.NodeSelector = v1alpha1.StageDrain, v1alpha1.SelectNodes("n")
-		m.Spec.DrainRules = []v1alpha1.DrainRule{{Name: "all", Behavior: behavior, Pods: []v1alpha1.DrainRulePodSelector{{}}}}
-		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{
-			NodeRef: v1alpha1.NodeReference{Name: "n"}, DrainTargets: []v1alpha1.DrainTarget{{PodType: v1alpha1.PodTypeDaemonSet, PodPriority: 1000}},
-		}}
-		return m
-	}
 	withdrawn := func(e *v1alpha1.Evacuation) { e.Finalizers = []string{"another.example.com"} }
 	for name, tc := range map[string]struct {
 		edited     func(*v1alpha1.NodeMaintenance)
@@ -115,11 +201,8 @@ func TestChangesDuringDeletions(t *testing.T) {
 			management := fakes.Client(inManagement)
 			observed, objects := podsOf{pods: map[types.UID]*corev1.Pod{}}, []client.Object{m}
 			for _, name := range []string{"a", "b"} {
-				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: []metav1.OwnerReference{
-					{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "log", UID: "log", Controller: new(true)},
-				}}, Spec: corev1.PodSpec{NodeName: "n"}}
-				e := evacuation.New(pod, nil, 0)
-				e.Status.ActiveEvacuatorClass, e.Status.ExpectedEvacuationFinishTime = new(v1alpha1.EvacuatorClassDaemonSet), new(metav1.Now()) // one was refused
+				pod, e := ofDaemonSet(name)
+				e.Status.ExpectedEvacuationFinishTime = new(metav1.Now()) // one was refused
 				observed.pods[pod.UID] = pod
 				objects = append(objects, pod.DeepCopy(), e)
 			}
@@ -165,11 +248,7 @@ func TestChangesDuringDeletions(t *testing.T) {
 				}).Build()
 			stored := &v1alpha1.EvacuationList{}
 			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
-			r := &Reconciler{
-				Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
-				Maintenances: &machinemaintenance.Requester{Client: management},
-				written:      expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
-			}
+			r := reconcilerOf(t, management, remote, cluster)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			s := &scope{cluster: cluster, node: node, now: time.Now()}
 			g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
