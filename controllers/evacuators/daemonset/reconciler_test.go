@@ -109,6 +109,7 @@ func TestChangesDuringTheReport(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edited   func(*v1alpha1.NodeMaintenance)
 		observed func(podsOf)
+		unread   bool // the Evacuation
 		paused   bool
 		deleted  int
 	}{
@@ -121,6 +122,7 @@ func TestChangesDuringTheReport(t *testing.T) {
 		}},
 		"R95: nor if the Pod has terminated":        {observed: func(o podsOf) { delete(o.pods, "a") }},
 		"R95: nor if the Cluster was paused":        {paused: true},
+		"R95: nor if the Evacuation cannot be read": {unread: true},
 		"R95: it is deleted if nothing has changed": {deleted: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +133,7 @@ func TestChangesDuringTheReport(t *testing.T) {
 				{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"protected": ""}}},
 			}}}, m.Spec.DrainRules...)
 			pod, e := ofDaemonSet("a")
-			observed, deleted := podsOf{pods: map[types.UID]*corev1.Pod{pod.UID: pod}}, 0
+			observed, deleted, unread := podsOf{pods: map[types.UID]*corev1.Pod{pod.UID: pod}}, 0, false
 			remote := fakes.Builder(m, pod.DeepCopy(), e).WithStatusSubresource(e).WithIndex(m, "node", func(object client.Object) []string {
 				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
 			}).WithInterceptorFuncs(interceptor.Funcs{
@@ -144,9 +146,15 @@ func TestChangesDuringTheReport(t *testing.T) {
 					if tc.observed != nil {
 						tc.observed(observed)
 					}
-					inManagement.Spec.Paused = new(tc.paused)
+					unread, inManagement.Spec.Paused = tc.unread, new(tc.paused)
 					g.Expect(management.Update(ctx, inManagement)).To(Succeed())
 					return c.SubResource(sub).Patch(ctx, e, patch)
+				},
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if _, is := object.(*v1alpha1.Evacuation); is && unread {
+						return errors.New("not read")
+					}
+					return c.Get(ctx, key, object, options...)
 				},
 				Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 					deleted++
@@ -161,7 +169,8 @@ func TestChangesDuringTheReport(t *testing.T) {
 			err := r.deletePods(t.Context(), s, observed, stored.Items)
 			g.Expect(deleted).To(Equal(tc.deleted))
 			g.Expect(workload.IsPaused(err)).To(Equal(tc.paused))
-			g.Expect(err != nil).To(Equal(tc.paused), "%v", err)
+			g.Expect(err != nil).To(Equal(tc.paused || tc.unread), "%v", err)
+			unread = false
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 			g.Expect(e.Status.ExpectedEvacuationFinishTime).NotTo(BeNil(), "the report was made")
 		})
