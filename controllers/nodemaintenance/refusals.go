@@ -63,6 +63,13 @@ func (s *scope) recordRefusal(ctx context.Context, doing string, err error) {
 	s.refusals.byWhat[doing] = errors.Cause(err)
 }
 
+// has reports whether a write is among the refusals.
+func (r *refusals) has(doing string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byWhat[doing] != nil
+}
+
 // reportRefused sets the condition RestoreFailed, with an event, if a write was refused. It ends the reconciliation then, and also if Nodes
 // must still become schedulable. It runs after all writes that may be refused, so that the condition is the same in each reconciliation.
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {

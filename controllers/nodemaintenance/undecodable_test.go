@@ -69,6 +69,15 @@ func besideUndecodable(t *testing.T, live client.Client, cluster types.Namespace
 	return clusters
 }
 
+// mapperOfWatched maps the kinds that are watched in a workload cluster.
+func mapperOfWatched() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
+	mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
+	mapper.Add(v1alpha1.GroupVersion.WithKind("Evacuation"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	return mapper
+}
+
 func TestDeletedBesideUndecodable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		idle, cordoned bool // the NodeMaintenance was in stage Idle before Complete; a user has cordoned the Node
@@ -89,11 +98,7 @@ func TestDeletedBesideUndecodable(t *testing.T) {
 				m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageIdle, StartTimestamp: metav1.NewTime(time.Unix(0, 0))}}
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: tc.cordoned}}
-			mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
-			mapper.Add(v1alpha1.GroupVersion.WithKind("NodeMaintenance"), meta.RESTScopeRoot)
-			mapper.Add(v1alpha1.GroupVersion.WithKind("Evacuation"), meta.RESTScopeNamespace)
-			mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithRESTMapper(mapper).Build()
+			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithRESTMapper(mapperOfWatched()).Build()
 			r := reconcilerOf(t, server, cluster)
 			if tc.undecodable {
 				r.Clusters = besideUndecodable(t, server, cluster)
@@ -105,4 +110,29 @@ func TestDeletedBesideUndecodable(t *testing.T) {
 			g.Expect(node.Spec.Unschedulable).To(Equal(tc.cordoned && tc.undecodable))
 		})
 	}
+}
+
+func TestDeselectedBesideUndecodable(t *testing.T) {
+	t.Run("E53: a Node that is no longer selected stays cordoned, and in the status, while a NodeMaintenance cannot be decoded", func(t *testing.T) {
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, selectingByLabel()
+		m.Finalizers = []string{v1alpha1.MaintenanceCompletionFinalizer}
+		m.Status.NodeStatuses = []v1alpha1.NodeMaintenanceNodeStatus{{NodeRef: v1alpha1.NodeReference{Name: "a"}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+		node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
+		server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithRESTMapper(mapperOfWatched()).Build()
+		r := reconcilerOf(t, server, cluster)
+		present := r.Clusters
+		r.Clusters = besideUndecodable(t, server, cluster)
+		for _, isDecoded := range []bool{false, true} {
+			if isDecoded {
+				r.Clusters = present
+			}
+			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(node.Spec.Unschedulable).To(Equal(!isDecoded))
+			stored := &v1alpha1.NodeMaintenance{}
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), stored)).To(Succeed())
+			g.Expect(nodesInStatus(stored).Has("a")).To(Equal(!isDecoded))
+		}
+	})
 }

@@ -150,7 +150,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	case workload.IgnoreDoesNotExist(err) != nil:
 		return false, errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
-		if hangs, err := r.withdrawUnwanted(ctx, s, e); err != nil || hangs {
+		if hangs, err := r.withdrawUnwanted(ctx, s, e); err != nil || s.refusals.has(withdrawing(e)) {
 			return hangs, err
 		}
 	}

@@ -276,6 +276,17 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(MatchError(clustercache.ErrClusterNotConnected))
 		g.Expect(s.refusals.message()).To(BeEmpty())
 	})
+	t.Run("M16: nor if the Cluster was paused meanwhile", func(t *testing.T) {
+		g := NewWithT(t)
+		_, stored, _ := setup(apierrors.NewConflict(corev1.Resource("evacuations"), "a", nil))
+		r, s := reconcilerAndScope(stored)
+		paused := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+		paused.Spec.Paused = new(true)
+		remote := clustercache.NewFakeClusterCache(stored, cluster)
+		r.Clusters = workload.NewClusters(fakes.Client(paused), remote, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
+		g.Expect(workload.IsPaused(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil))).To(BeTrue())
+		g.Expect(s.refusals.message()).To(BeEmpty())
+	})
 	t.Run("R94: a withdrawal that gets no answer from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
 		g := NewWithT(t)
 		evacuations, stored, requests := setup(unanswered)
@@ -294,6 +305,24 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 			s.refusals, s.hanging = refusals{}, nil
 			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
 			g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"+evacuations[0].Name+": "), "each attempt reports the same one")
+		}
+	})
+	t.Run("R71: a refused withdrawal from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
+		g := NewWithT(t)
+		evacuations, stored, requests := setup(forbidden)
+		r, s := reconcilerAndScope(stored)
+		s.client = interceptor.NewClient(stored, interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+		})
+		for _, e := range evacuations {
+			r.created.recordCreated(s.request, e, s.now)
+		}
+		for attempt := 1; attempt <= 2; attempt++ {
+			s.refusals = refusals{}
+			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
+			g.Expect(*requests).To(Equal(2*attempt), "without a refusal, the NodeMaintenance would end")
+			g.Expect(s.refusals.byWhat).To(HaveLen(2))
+			g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "those in the other Namespace are done")
 		}
 	})
 	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind, whose Node is restored before", func(t *testing.T) {
