@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -271,7 +270,7 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	latest, _ := p.written.Latest(p.cluster, observed)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	err := p.reportRefusal(ctx, latest, why, now)
-	if apierrors.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
+	if workload.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
 		live := &v1alpha1.Evacuation{}
 		if err = p.live.Get(ctx, key, live); err == nil && live.UID == s.evacuation.UID {
 			err = p.reportRefusal(ctx, live, why, now)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pkg/errors"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
@@ -91,7 +90,7 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 		return nil
 	}
 	_, err := r.applyCondition(ctx, s, wanted, "")
-	if apierrors.IsConflict(errors.Cause(err)) { // another Machine has the name
+	if workload.IsConflict(err) { // another Machine has the name
 		return nil
 	}
 	return err

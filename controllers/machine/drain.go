@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -255,7 +254,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
-	if apierrors.IsAlreadyExists(err) || lookup.DoesNotExist(err) { // the cache is stale, or another author has just created it
+	if lookup.AlreadyExists(err) || lookup.DoesNotExist(err) { // the cache is stale, or another author has just created it
 		return outcome{
 			action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed",
 			at: s.now.Add(createRetry),

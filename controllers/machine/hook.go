@@ -6,7 +6,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
@@ -54,7 +53,7 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 // version of the cache is outdated each time.
 func (r *Reconciler) withoutLag(ctx context.Context, s *scope, write func() error) error {
 	err := write()
-	if !apierrors.IsConflict(errors.Cause(err)) {
+	if !workload.IsConflict(err) {
 		return err
 	}
 	live, readErr := r.liveMachine(ctx, s)
@@ -175,7 +174,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) error {
 	resourceVersion, err := r.reportResult(ctx, s, result)
 	switch {
-	case apierrors.IsConflict(errors.Cause(err)):
+	case workload.IsConflict(err):
 		return err
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/clock"
@@ -30,6 +31,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestAnnotationsThatAreRestored(t *testing.T) {
@@ -381,6 +383,31 @@ func TestWritesThatAProxyAnswers(t *testing.T) {
 				s.machine.Annotations = nil
 			}
 			NewWithT(t).Expect(write(s)).To(MatchError(proxy))
+		})
+	}
+}
+
+func TestResultThatAWebhookDenies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer     error
+		isReleased bool
+	}{
+		"E64: a webhook that denies the condition with the code of a conflict does not keep the Machine": {fakes.DeniedWithConflict(), true},
+		"M95: a Machine that has changed is not released":                                                {apierrors.NewConflict(schema.GroupResource{Resource: "machines"}, "m", errors.New("modified")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, key := NewWithT(t), client.ObjectKeyFromObject(deletedMachine())
+			management := interceptor.NewClient(managementCluster(deletedMachine()).Build(), interceptor.Funcs{
+				SubResourceApply: func(context.Context, client.Client, string, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+					return tc.answer
+				},
+			})
+			r, s := &Reconciler{Client: management, Clock: clock.RealClock{}}, &scope{machine: &clusterv1.Machine{}, drainOver: true, volumesOver: true}
+			g.Expect(management.Get(t.Context(), key, s.machine)).To(Succeed())
+			err := r.removeHook(t.Context(), s, outcome{reason: v1alpha1.ReasonDrained, message: "Drained"})
+			g.Expect(err == nil).To(Equal(tc.isReleased))
+			g.Expect(management.Get(t.Context(), key, s.machine)).To(Succeed())
+			g.Expect(machinedrain.HasHook(s.machine)).NotTo(Equal(tc.isReleased))
 		})
 	}
 }

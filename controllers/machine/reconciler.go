@@ -136,7 +136,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	switch {
 	case machinedrain.IsDraining(s.machine):
 		result, err = r.reportFailure(ctx, s, result, err)
-	case err != nil && !apierrors.IsConflict(errors.Cause(err)):
+	case err != nil && !workload.IsConflict(err):
 		r.requested.Delete(request.NamespacedName) // no Machine waits for a drain that cannot be requested
 	}
 	if !s.blind && err == nil { // a failure says nothing about the drain

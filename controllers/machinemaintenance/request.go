@@ -6,7 +6,6 @@ import (
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -15,6 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -144,7 +144,7 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 			"namesTaken", found.Taken)
 	}
 	kept, err = Apply(ctx, remote, present, desired)
-	if apierrors.IsAlreadyExists(err) { // its event triggers another reconciliation
+	if lookup.AlreadyExists(err) { // its event triggers another reconciliation
 		err = nil
 	}
 	return kept, nil, err
@@ -158,7 +158,7 @@ func CompleteAndDelete(ctx context.Context, remote client.Client, m *v1alpha1.No
 		return err
 	}
 	err := remote.Delete(ctx, m, client.Preconditions{UID: &m.UID})
-	if apierrors.IsConflict(err) { // another NodeMaintenance has the name
+	if workload.IsConflict(err) { // another NodeMaintenance has the name
 		return nil
 	}
 	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "deleting NodeMaintenance %s", m.Name)

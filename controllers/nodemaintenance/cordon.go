@@ -12,7 +12,6 @@ import (
 	"github.com/pkg/errors"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -97,7 +96,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Nod
 		return known, err
 	}
 	cordoned, err := r.patchCordon(ctx, s, r.latest(s, cached))
-	if !apierrors.IsConflict(err) {
+	if !workload.IsConflict(err) {
 		return cordoned, err
 	}
 	uncached, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)

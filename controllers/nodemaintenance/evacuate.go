@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -305,7 +306,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 		evacuation.RequestByAnnotation(e)
 	}
 	err := s.client.Create(ctx, e)
-	if apierrors.IsAlreadyExists(err) {
+	if lookup.AlreadyExists(err) {
 		err = r.notDecodable(ctx, s, e)
 	}
 	if err != nil {
@@ -353,7 +354,7 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 // server.
 func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
 	err := setInstigator(ctx, s.client, e, change)
-	if !apierrors.IsConflict(err) {
+	if !workload.IsConflict(err) {
 		return err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)

@@ -59,12 +59,16 @@ func TestRefusedEnd(t *testing.T) {
 		owner       *ownerMachine
 		refuses     func(object client.Object, subresource string) bool
 		conflicts   bool // the API server answers with a conflict instead
+		denied      bool // a webhook answers with the code of a conflict instead
 		proxied     bool // a proxy before the API server answers with 404 instead
 		hangs       bool // a webhook hangs for longer than the timeout of the client instead
 		says        string
 	}{
 		"R71: names a Node that the API server refuses to restore, and restores the others": {
 			deleted: true, refuses: forbids("b", ""), says: "Cannot restore Node b: ",
+		},
+		"R71, E64: names a Node that a webhook refuses to restore with the code of a conflict": {
+			deleted: true, denied: true, refuses: forbids("b", ""), says: "Cannot restore Node b: ",
 		},
 		"R71: also in stage Complete": {refuses: forbids("b", ""), says: "Cannot restore Node b: "},
 		"R71: names an Evacuation from which it cannot withdraw": {
@@ -141,6 +145,8 @@ func TestRefusedEnd(t *testing.T) {
 				if refusing && tc.refuses(object, subresource) {
 					answers++ // as a webhook whose connection is reset, each time from another port
 					switch {
+					case tc.denied:
+						return fakes.DeniedWithConflict()
 					case tc.conflicts:
 						return apierrors.NewConflict(corev1.Resource("any"), object.GetName(), errors.Errorf("request %d", answers))
 					case tc.proxied:

@@ -77,6 +77,26 @@ func TestUnansweredCreation(t *testing.T) {
 	})
 }
 
+func TestEvacuationThatAWebhookDeniesAsExisting(t *testing.T) {
+	t.Run("E64: an Evacuation does not count as created because a webhook says that it exists", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		remote := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+				return fakes.DeniedAsExisting()
+			},
+		}).Build()
+		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster), Clock: clock.RealClock{}}
+		s := &scope{
+			request: workload.Request{Cluster: cluster}, client: remote, maintenance: &v1alpha1.NodeMaintenance{}, now: time.Now(),
+			drain: &drainState{budgets: func() *budgets.Index { return nil }},
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}, Spec: corev1.PodSpec{NodeName: "node"}}
+		g.Expect(r.create(t.Context(), s, drainedPod{object: pod}, time.Time{})).To(Succeed())
+		refused, _ := r.created.refusals(s.request, map[types.UID]bool{"web": true})
+		g.Expect(refused).To(HaveKey(pod.UID), "the status names the Pod")
+	})
+}
+
 // TestPodInATerminatingNamespace: its Namespace terminates for long, because an admission webhook refuses the deletion of its Pods.
 func TestPodInATerminatingNamespace(t *testing.T) {
 	t.Run("M27: a Pod whose Evacuation cannot be created, because its Namespace terminates, is named", func(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // deniedWith is what an admission webhook answers with a code and a reason.
@@ -48,6 +50,26 @@ func TestIsAdmission(t *testing.T) {
 			g, err := NewWithT(t), errors.Wrap(tc.err, "patching")
 			g.Expect(IsAdmission(err)).To(Equal(tc.admission))
 			g.Expect(IsAnswer(err)).To(Equal(tc.answer))
+		})
+	}
+}
+
+func TestConflictsOfWebhooks(t *testing.T) {
+	evacuations := schema.GroupResource{Resource: "evacuations"}
+	for name, tc := range map[string]struct {
+		err              error
+		conflict, exists bool
+	}{
+		"a conflict":                             {apierrors.NewConflict(evacuations, "e", errors.New("modified")), true, false},
+		"an object that already exists":          {apierrors.NewAlreadyExists(evacuations, "e"), false, true},
+		"a webhook that says conflict":           {deniedWith(http.StatusConflict, metav1.StatusReasonConflict), false, false},
+		"a webhook that says that it exists":     {deniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists), false, false},
+		"a webhook that says 409 without reason": {deniedWith(http.StatusConflict, ""), false, false},
+	} {
+		t.Run("E64: "+name, func(t *testing.T) {
+			g, err := NewWithT(t), errors.Wrap(tc.err, "creating")
+			g.Expect(IsConflict(err)).To(Equal(tc.conflict))
+			g.Expect(lookup.AlreadyExists(err)).To(Equal(tc.exists))
 		})
 	}
 }

@@ -116,7 +116,7 @@ var podKinds = []string{"pods", "Pod"}
 // IsBudgetConflict reports whether an eviction failed because other writes of the PodDisruptionBudget made all attempts of the API server
 // fail.
 func IsBudgetConflict(err error) bool {
-	return apierrors.IsConflict(err) && conflictKind(err) == "poddisruptionbudgets"
+	return IsConflict(err) && conflictKind(err) == "poddisruptionbudgets"
 }
 
 func conflictKind(err error) string {

@@ -184,7 +184,7 @@ func (a *Applied) unservedAfter(failure error, isFirst bool) (unserved string, c
 	switch {
 	case failure == nil || a.Unserved != "":
 		return a.Unserved, true
-	case isFirst && !apierrors.IsConflict(failure) && !workload.IsNotConnected(failure):
+	case isFirst && !workload.IsConflict(failure) && !workload.IsNotConnected(failure):
 		return "The bundle cannot be installed in the workload cluster: " + progress.Describe(failure), true
 	default:
 		return "", false
@@ -236,7 +236,7 @@ func (f found) ensure(ctx context.Context, live client.Client) (present *unstruc
 	case apierrors.IsNotFound(f.err):
 		setBundleVersion(wanted)
 		err := live.Create(ctx, wanted, client.FieldOwner(fieldManager))
-		if apierrors.IsAlreadyExists(err) { // another manager created it a moment ago: that is no refusal
+		if lookup.AlreadyExists(err) { // another manager created it a moment ago: that is no refusal
 			return nil, "", errors.Wrapf(apierrors.NewConflict(schema.GroupResource{Resource: f.wanted.GetKind()}, f.wanted.GetName(), err), "creating %s", name)
 		}
 		return wanted, changeDeleted, errors.Wrapf(err, "creating %s", name)
@@ -274,7 +274,7 @@ func setBundleVersion(object *unstructured.Unstructured) {
 
 // isRefusal reports whether the API server refuses a write, so that it does not help to repeat it at once.
 func isRefusal(err error) bool {
-	return err != nil && !apierrors.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err)
+	return err != nil && !workload.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err)
 }
 
 func isAdmission(object *unstructured.Unstructured) bool {

@@ -62,3 +62,9 @@ func NotServed(err error) bool {
 func DoesNotExist(err error) bool {
 	return apierrors.IsNotFound(err) && !NotServed(err) && !IsDeniedByWebhook(err)
 }
+
+// AlreadyExists reports whether the API server has not created an object because there is one with its name. A webhook may answer as if
+// there were.
+func AlreadyExists(err error) bool {
+	return apierrors.IsAlreadyExists(err) && !IsDeniedByWebhook(err)
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestDescribe(t *testing.T) {
@@ -23,6 +24,10 @@ func TestDescribe(t *testing.T) {
 		{
 			"a refusal", errors.Wrap(apierrors.NewForbidden(nodes, "n", errors.New("frozen.")), "cordoning Node n"), //nolint:revive // API servers end messages so
 			`cordoning Node n: nodes "n" is forbidden: frozen. Change the admission policy, webhook, quota or role that refuses the request`,
+		},
+		{
+			"a webhook that answers with the code of a conflict", fakes.DeniedWithConflict(),
+			`admission webhook "w" denied the request: no. Change the admission policy, webhook, quota or role that refuses the request`,
 		},
 		{
 			"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")),

@@ -1,10 +1,13 @@
-// Package fakes has clients without an API server and readings of metrics, for unit tests of one function.
+// Package fakes has clients without an API server, responses of webhooks and readings of metrics, for unit tests of one function.
 package fakes
 
 import (
+	"net/http"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -31,6 +34,22 @@ func Builder(objects ...client.Object) *fake.ClientBuilder {
 
 // Client returns a client that stores the objects.
 func Client(objects ...client.Object) client.WithWatch { return Builder(objects...).Build() }
+
+// DeniedWithConflict is the response of an admission webhook that denies a request with the code and the reason of a conflict.
+func DeniedWithConflict() error {
+	return deniedWith(http.StatusConflict, metav1.StatusReasonConflict)
+}
+
+// DeniedAsExisting is the response of an admission webhook that denies the creation of an object as if it already existed.
+func DeniedAsExisting() error {
+	return deniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists)
+}
+
+func deniedWith(code int32, reason metav1.StatusReason) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: `admission webhook "w" denied the request: no`,
+	}}
+}
 
 // Gauge returns the value of a metric of a Cluster, 0 if it has none.
 func Gauge(t *testing.T, name, cluster string) (value float64) {

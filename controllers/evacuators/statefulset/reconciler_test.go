@@ -93,6 +93,7 @@ func TestStore(t *testing.T) {
 	}{
 		"E30: releases a Pod also if the API server refuses to report that another one waits for it": {refusal, 0, true, true},
 		"E30: releases a Pod also if the API server takes long to refuse that":                       {refusal, time.Minute, true, true},
+		"E30, E64: releases a Pod also if a webhook refuses that report with the code of a conflict": {fakes.DeniedWithConflict(), 0, true, true},
 		"E28: releases no Pod before others wait for it: an Evacuation that has changed":             {conflict, 0, false, false},
 		"E28: releases no Pod before others wait for it: a request without an answer":                {context.DeadlineExceeded, 0, false, false},
 	} {

@@ -161,7 +161,7 @@ func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMa
 func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenance) error {
 	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeMaintenance"}
 	err := c.group.Post().Resource("nodemaintenances").Body(m).Do(ctx).Error()
-	if apierrors.IsAlreadyExists(err) {
+	if lookup.AlreadyExists(err) {
 		return nil
 	}
 	return errors.Wrapf(err, "creating NodeMaintenance %s", m.Name)
