@@ -250,6 +250,10 @@ func TestUnservedAfter(t *testing.T) {
 			name: "M57: a refusal in the first check", failure: refusal, first: true,
 			message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(refusal), changed: true,
 		},
+		{
+			name: "M57, E64: a webhook that refuses it with the code of a conflict", failure: fakes.DeniedWithConflict(), first: true,
+			message: "The bundle cannot be installed in the workload cluster: " + progress.Describe(fakes.DeniedWithConflict()), changed: true,
+		},
 		{name: "a refusal in a later check", failure: refusal},
 		{
 			name: "M57: a request without an answer", failure: context.DeadlineExceeded, first: true,
