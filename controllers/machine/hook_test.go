@@ -388,12 +388,13 @@ func TestWritesThatAProxyAnswers(t *testing.T) {
 }
 
 func TestResultThatAWebhookDenies(t *testing.T) {
+	modified := apierrors.NewConflict(schema.GroupResource{Resource: "machines"}, "m", errors.New("modified"))
 	for name, tc := range map[string]struct {
 		answer     error
 		isReleased bool
 	}{
 		"E64: a webhook that denies the condition with the code of a conflict does not keep the Machine": {fakes.DeniedWithConflict(), true},
-		"M95: a Machine that has changed is not released":                                                {apierrors.NewConflict(schema.GroupResource{Resource: "machines"}, "m", errors.New("modified")), false},
+		"M95: a Machine that has changed is not released":                                                {modified, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, key := NewWithT(t), client.ObjectKeyFromObject(deletedMachine())

@@ -156,8 +156,12 @@ func TestRefusedWrite(t *testing.T) {
 		reason  string
 	}{
 		"E92: reports that admission refuses a write of a surge":               {[]answer{{0, refuses}, {30 * time.Second, refuses}}, ended},
-		"E92: reports the refusals of a webhook with any code":                 {[]answer{{0, webhook(409, "Conflict")}, {30 * time.Second, webhook(429, "")}}, ended},
-		"E92: also if it says that nothing exists":                             {[]answer{{0, webhook(404, "NotFound")}, {30 * time.Second, webhook(404, "NotFound")}}, ended},
+		"E92: reports the refusals of a webhook with any code": {
+			[]answer{{0, webhook(409, "Conflict")}, {30 * time.Second, webhook(429, "")}}, ended,
+		},
+		"E92: also if it says that nothing exists": {
+			[]answer{{0, webhook(404, "NotFound")}, {30 * time.Second, webhook(404, "NotFound")}}, ended,
+		},
 		"E92: does not report a conflict":                                      {[]answer{{0, conflict}, {30 * time.Second, conflict}}, ""},
 		"E92: does not report an internal error":                               {[]answer{{0, fails}, {30 * time.Second, fails}}, ""},
 		"E96: does not report the first refusal, long after the last report":   {[]answer{{0, refuses}, {29 * time.Second, refuses}}, ""},
