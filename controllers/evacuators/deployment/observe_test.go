@@ -155,7 +155,7 @@ func TestRefusedWrite(t *testing.T) {
 		answers []answer
 		reason  string
 	}{
-		"E92: reports that admission refuses a write of a surge":               {[]answer{{0, refuses}, {30 * time.Second, refuses}}, ended},
+		"E92: reports that admission refuses a write of a surge": {[]answer{{0, refuses}, {30 * time.Second, refuses}}, ended},
 		"E92: reports the refusals of a webhook with any code": {
 			[]answer{{0, webhook(409, "Conflict")}, {30 * time.Second, webhook(429, "")}}, ended,
 		},
