@@ -32,7 +32,7 @@ var searchedPackages = []string{
 // notChecked are maps with other bounds.
 var notChecked = []string{
 	// Expired entries are removed when another one is added.
-	"machine.Reconciler.Outcomes.complete", "machine.Reconciler.released.drains",
+	"drainoutcome.Reconciler.complete", "machine.Reconciler.released.drains",
 	"machine.Reconciler.settings.reads", "machine.Reconciler.clusterLabels.reads",
 	"nodemaintenance.Reconciler.conflicts.uncordons", "nodemaintenance.Reconciler.conflicts.warned",
 	// They are part of one value.
