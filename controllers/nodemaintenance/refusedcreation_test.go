@@ -2,6 +2,7 @@ package nodemaintenance
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"sync/atomic"
 	"testing"
@@ -82,7 +83,7 @@ func TestEvacuationThatAWebhookDeniesAsExisting(t *testing.T) {
 		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 		remote := fakes.Builder().WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
-				return fakes.DeniedAsExisting()
+				return fakes.DeniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists)
 			},
 		}).Build()
 		r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster), Clock: clock.RealClock{}}

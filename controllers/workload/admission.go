@@ -20,8 +20,8 @@ func IsAdmission(err error) bool {
 	return lookup.IsDeniedByWebhook(err) || IsDeniedByPolicy(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// IsConflict reports whether a write was refused because the object has changed since it was read. A conflict that a webhook answers says
-// nothing about that.
+// IsConflict reports whether a write was refused because the object has changed since it was read. The denial of a webhook says nothing
+// about that, also if it has the code of a conflict.
 func IsConflict(err error) bool {
 	return apierrors.IsConflict(err) && !lookup.IsDeniedByWebhook(err)
 }

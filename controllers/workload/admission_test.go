@@ -12,31 +12,26 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
-// deniedWith is what an admission webhook answers with a code and a reason.
-func deniedWith(code int32, reason metav1.StatusReason) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: `admission webhook "w" denied the request: no`,
-	}}
-}
-
 func TestIsAdmission(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
+	pods, ofProxy := schema.GroupResource{Resource: "pods"}, metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse}
 	byPolicy := apierrors.NewUnauthorized("no")
 	byPolicy.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: "ValidatingAdmissionPolicy 'p' with binding 'p' denied it"}}}
 	for name, tc := range map[string]struct {
 		err               error
 		admission, answer bool
 	}{
-		"a webhook that says forbidden":         {deniedWith(http.StatusForbidden, metav1.StatusReasonForbidden), true, true},
-		"a webhook that says unauthorized":      {deniedWith(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), true, true},
-		"a webhook that says conflict":          {deniedWith(http.StatusConflict, metav1.StatusReasonConflict), true, true},
-		"a webhook that says too large":         {deniedWith(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge), true, true},
-		"a webhook that says too many requests": {deniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), true, true},
-		"a webhook that says timeout":           {deniedWith(http.StatusGatewayTimeout, metav1.StatusReasonTimeout), true, true},
-		"a webhook that says internal error":    {deniedWith(http.StatusInternalServerError, metav1.StatusReasonInternalError), true, true},
-		"a webhook that gives no reason":        {deniedWith(http.StatusTooManyRequests, ""), true, true},
+		"a webhook that says forbidden":         {fakes.DeniedWith(http.StatusForbidden, metav1.StatusReasonForbidden), true, true},
+		"a webhook that says unauthorized":      {fakes.DeniedWith(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), true, true},
+		"a webhook that says conflict":          {fakes.DeniedWith(http.StatusConflict, metav1.StatusReasonConflict), true, true},
+		"a webhook that says too large":         {fakes.DeniedWith(http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge), true, true},
+		"a webhook that says too many requests": {fakes.DeniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), true, true},
+		"a webhook that says timeout":           {fakes.DeniedWith(http.StatusGatewayTimeout, metav1.StatusReasonTimeout), true, true},
+		"a webhook that says internal error":    {fakes.DeniedWith(http.StatusInternalServerError, metav1.StatusReasonInternalError), true, true},
+		"a webhook that gives no reason":        {fakes.DeniedWith(http.StatusTooManyRequests, ""), true, true},
+		"a webhook that gives a proxy's cause":  {fakes.DeniedWith(http.StatusBadGateway, "", ofProxy), true, true},
 		"a policy that says unauthorized":       {byPolicy, true, true},
 		"the API server's own admission":        {apierrors.NewForbidden(pods, "p", errors.New("exceeded quota")), true, true},
 		"a conflict":                            {apierrors.NewConflict(pods, "p", errors.New("modified")), false, true},
@@ -62,9 +57,9 @@ func TestConflictsOfWebhooks(t *testing.T) {
 	}{
 		"a conflict":                             {apierrors.NewConflict(evacuations, "e", errors.New("modified")), true, false},
 		"an object that already exists":          {apierrors.NewAlreadyExists(evacuations, "e"), false, true},
-		"a webhook that says conflict":           {deniedWith(http.StatusConflict, metav1.StatusReasonConflict), false, false},
-		"a webhook that says that it exists":     {deniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists), false, false},
-		"a webhook that says 409 without reason": {deniedWith(http.StatusConflict, ""), false, false},
+		"a webhook that says conflict":           {fakes.DeniedWith(http.StatusConflict, metav1.StatusReasonConflict), false, false},
+		"a webhook that says that it exists":     {fakes.DeniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists), false, false},
+		"a webhook that says 409 without reason": {fakes.DeniedWith(http.StatusConflict, ""), false, false},
 	} {
 		t.Run("E64: "+name, func(t *testing.T) {
 			g, err := NewWithT(t), errors.Wrap(tc.err, "creating")

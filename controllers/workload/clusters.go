@@ -98,14 +98,14 @@ func IsUnanswered(err error) bool {
 	if errors.As(err, &answer) {
 		status := answer.Status()
 		isOfAnother := status.Code < http.StatusBadRequest || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-		return status.Reason == metav1.StatusReasonUnknown && isOfAnother
+		return status.Reason == metav1.StatusReasonUnknown && isOfAnother && !lookup.IsDeniedByWebhook(err)
 	}
 	var transport net.Error
 	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // IsAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
-// What a webhook answers is one, also if it says that.
+// The denial of a webhook is one, also if it has the reason of one of these.
 func IsAnswer(err error) bool {
 	var answer apierrors.APIStatus
 	switch apierrors.ReasonForError(err) {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // PatchNode patches labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if a value that it
@@ -148,11 +149,5 @@ func valueOrAbsent(values map[string]string, key string) any {
 // testFailed reports whether the API server could not apply a JSON patch to the present object. Refusals by admission have the same status
 // code.
 func testFailed(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonInvalid || status.Status().Details == nil {
-		return false
-	}
-	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
-		return cause.Type == metav1.CauseTypeUnexpectedServerResponse
-	})
+	return apierrors.IsInvalid(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && !lookup.IsDeniedByWebhook(err)
 }

@@ -1,14 +1,20 @@
 package workload
 
 import (
+	"context"
 	"encoding/json"
+	"net/http"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestNodePatch(t *testing.T) {
@@ -70,6 +76,35 @@ func TestNodePatch(t *testing.T) {
 			patch, err := json.Marshal(nodePatch(test.before, test.after))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(string(patch)).To(Equal(test.want))
+		})
+	}
+}
+
+func TestPatchThatIsNotApplied(t *testing.T) {
+	ofTest := metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse}
+	for name, tc := range map[string]struct {
+		answer   error
+		conflict bool
+	}{
+		"R19: a patch whose test fails is a conflict": {
+			apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", corev1.Resource("nodes"), "n", "testing value", 0, true), true,
+		},
+		"E64: a webhook that answers as if a test had failed refuses the patch": {
+			fakes.DeniedWith(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ofTest), false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, before := NewWithT(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+			after := before.DeepCopy()
+			after.Spec.Unschedulable = true
+			remote := interceptor.NewClient(fakes.Client(), interceptor.Funcs{
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					return tc.answer
+				},
+			})
+			err := PatchNode(t.Context(), remote, before, after)
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(IsConflict(err)).To(Equal(tc.conflict))
 		})
 	}
 }

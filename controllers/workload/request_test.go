@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 func TestRetryConflicts(t *testing.T) {
@@ -43,7 +45,7 @@ func TestRetryConflicts(t *testing.T) {
 		g.Expect(intervals(1)).To(Equal([]time.Duration{time.Hour}))
 		fails = conflict
 		g.Expect(intervals(1)).To(Equal([]time.Duration{50 * ms}), "a success ends the conflict")
-		for _, fails = range []error{other, deniedWith(http.StatusConflict, metav1.StatusReasonConflict)} {
+		for _, fails = range []error{other, fakes.DeniedWith(http.StatusConflict, metav1.StatusReasonConflict)} {
 			_, err = reconciler.Reconcile(t.Context(), request)
 			g.Expect(err).To(MatchError(fails), "nothing has changed, so the cache has nothing to catch up with")
 		}

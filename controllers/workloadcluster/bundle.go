@@ -152,7 +152,7 @@ func (a *Applied) ensure(ctx context.Context, live client.Client, object found, 
 func (a *Applied) observeFailure(ctx context.Context, wanted *unstructured.Unstructured, change string, err error) error {
 	kind, name := wanted.GetKind(), wanted.GetName()
 	switch {
-	case isAdmission(wanted) && (meta.IsNoMatchError(err) || apierrors.IsInvalid(err)):
+	case isAdmission(wanted) && (meta.IsNoMatchError(err) || isInvalid(err)):
 		a.Missing = append(a.Missing, kind+" "+name)
 		return nil
 	case isRefusal(err) && a.isOptional(wanted):
@@ -277,6 +277,9 @@ func isRefusal(err error) bool {
 	return err != nil && !workload.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err)
 }
 
+// isInvalid reports whether the API server finds the object itself invalid. A webhook may answer as if it were.
+func isInvalid(err error) bool { return apierrors.IsInvalid(err) && !lookup.IsDeniedByWebhook(err) }
+
 func isAdmission(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind().Group == admissionregistrationv1.GroupName
 }
@@ -315,7 +318,7 @@ func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unst
 		before := object.DeepCopy()
 		if object.GetDeletionTimestamp() != nil && controllerutil.RemoveFinalizer(object, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 			err := live.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-			switch err = client.IgnoreNotFound(err); {
+			switch err = workload.IgnoreDoesNotExist(err); {
 			case isRefusal(err): // it does not delay the others
 				ctrl.LoggerFrom(ctx).Error(err, "Failed to withdraw", "kind", kind, "object", klog.KObj(object))
 				object = before

@@ -2,6 +2,7 @@ package workloadcluster
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -365,6 +366,7 @@ func TestRefusedPolicy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		present   func(*unstructured.Unstructured) bool // in the workload cluster
 		continues bool
+		denied    bool // a webhook refuses with the code of an invalid object
 	}{
 		"M144: an admission policy that the workload cluster refuses to update keeps no drain from beginning after an upgrade, and is updated later": {
 			present: func(*unstructured.Unstructured) bool { return true }, continues: true,
@@ -375,10 +377,16 @@ func TestRefusedPolicy(t *testing.T) {
 		"M144: the CRDs are not created before the policies that protect their objects": {
 			present: func(*unstructured.Unstructured) bool { return false },
 		},
+		"M144, E64: the CRDs are not created before policies that a webhook refuses with the code of an invalid object": {
+			present: func(*unstructured.Unstructured) bool { return false }, denied: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, refuses := NewWithT(t), false
-			refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "validatingadmissionpolicies"}, "any", errors.New("no role permits it"))
+			refusal, says := error(apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "any", errors.New("no role permits it"))), "no role permits it"
+			if tc.denied {
+				refusal, says = fakes.DeniedWith(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid), "denied the request: no"
+			}
 			remote := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 					if refuses && isPolicy(object) {
@@ -416,14 +424,14 @@ func TestRefusedPolicy(t *testing.T) {
 			r.recorder = record.NewFakeRecorder(100)
 			after, _, err := r.checkBundle(t.Context(), clusterOf(key), remote)
 			if !tc.continues {
-				g.Expect(err).To(MatchError(ContainSubstring("no role permits it")))
-				g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring("no role permits it"), "the condition of a deleted Machine names it")
+				g.Expect(err).To(MatchError(ContainSubstring(says)))
+				g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring(says), "the condition of a deleted Machine names it")
 				return
 			}
 			g.Expect(err).NotTo(HaveOccurred(), "the Machines of the Cluster are released undrained when their drain timeouts have passed")
 			refused := 0
 			for events := r.recorder.(*record.FakeRecorder).Events; len(events) > 0; {
-				if event := <-events; strings.HasPrefix(event, "Warning BundleRefused ") && strings.Contains(event, "no role permits it") {
+				if event := <-events; strings.HasPrefix(event, "Warning BundleRefused ") && strings.Contains(event, says) {
 					refused++
 				}
 			}
@@ -441,37 +449,43 @@ func TestRefusedPolicy(t *testing.T) {
 			refuses = true
 			r.Clock = clocktesting.NewFakePassiveClock(r.Clock.Now().Add(after))
 			_, _, err = r.checkBundle(t.Context(), clusterOf(key), remote)
-			g.Expect(err).To(MatchError(ContainSubstring("no role permits it")))
-			g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring("no role permits it"), "the condition of a deleted Machine names it")
+			g.Expect(err).To(MatchError(ContainSubstring(says)))
+			g.Expect(r.Clusters.Unserved(key)).To(ContainSubstring(says), "the condition of a deleted Machine names it")
 		})
 	}
 }
 
 func TestWithdrawalFromADeletedCRD(t *testing.T) {
-	t.Run("M52: an Evacuation that cannot be changed does not keep the finalizers of others, and is named", func(t *testing.T) {
-		g := NewWithT(t)
-		e := func(name string) *v1alpha1.Evacuation {
-			return &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: name, DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer, "other"},
-			}}
-		}
-		remote := fakes.Builder(e("a"), e("b")).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				if object.GetName() == "a" {
-					return apierrors.NewForbidden(schema.GroupResource{Resource: "evacuations"}, "a", errors.New("denied by a webhook"))
-				}
-				return c.Patch(ctx, object, patch, options...)
-			},
-		}).Build()
-		crd := &unstructured.Unstructured{}
-		crd.SetName("evacuations.maintenance.cluster.x-k8s.io")
-		crd.SetDeletionTimestamp(new(metav1.Now()))
-		g.Expect(unstructured.SetNestedField(crd.Object, "Evacuation", "spec", "names", "kind")).To(Succeed())
-		message, err := whyUnserved(t.Context(), remote, crd)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(message).To(ContainSubstring("the finalizers of Evacuation ns/a: " + v1alpha1.NodeMaintenanceInstigatorFinalizer + ", other"))
-		other := e("b")
-		g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
-		g.Expect(other.Finalizers).To(ConsistOf("other"))
-	})
+	for name, refusal := range map[string]error{
+		"M52: an Evacuation that cannot be changed does not keep the finalizers of others, and is named": apierrors.NewForbidden(
+			schema.GroupResource{Resource: "evacuations"}, "a", errors.New("no role permits it")),
+		"M52, E64: an Evacuation whose change a webhook refuses with the code of a missing object is named as well": fakes.DeniedWith(http.StatusNotFound, metav1.StatusReasonNotFound),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			e := func(name string) *v1alpha1.Evacuation {
+				return &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "ns", Name: name, DeletionTimestamp: new(metav1.Now()), Finalizers: []string{v1alpha1.NodeMaintenanceInstigatorFinalizer, "other"},
+				}}
+			}
+			remote := fakes.Builder(e("a"), e("b")).WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() == "a" {
+						return refusal
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			}).Build()
+			crd := &unstructured.Unstructured{}
+			crd.SetName("evacuations.maintenance.cluster.x-k8s.io")
+			crd.SetDeletionTimestamp(new(metav1.Now()))
+			g.Expect(unstructured.SetNestedField(crd.Object, "Evacuation", "spec", "names", "kind")).To(Succeed())
+			message, err := whyUnserved(t.Context(), remote, crd)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(message).To(ContainSubstring("the finalizers of Evacuation ns/a: " + v1alpha1.NodeMaintenanceInstigatorFinalizer + ", other"))
+			other := e("b")
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+			g.Expect(other.Finalizers).To(ConsistOf("other"))
+		})
+	}
 }

@@ -103,7 +103,7 @@ func (r *Reconciler) installNodeAgent(ctx context.Context, live client.Client, c
 			r.own(each.wanted)
 		}
 		present, _, err := each.ensure(ctx, live)
-		if isDaemonSet && apierrors.IsInvalid(err) { // the changes of users do not fit the new version
+		if isDaemonSet && isInvalid(err) { // the changes of users do not fit the new version
 			each.wanted.Object["spec"] = manifest.Object["spec"]
 			present, _, err = each.ensure(ctx, live)
 		}

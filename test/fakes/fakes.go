@@ -37,17 +37,14 @@ func Client(objects ...client.Object) client.WithWatch { return Builder(objects.
 
 // DeniedWithConflict is the response of an admission webhook that denies a request with the code and the reason of a conflict.
 func DeniedWithConflict() error {
-	return deniedWith(http.StatusConflict, metav1.StatusReasonConflict)
+	return DeniedWith(http.StatusConflict, metav1.StatusReasonConflict)
 }
 
-// DeniedAsExisting is the response of an admission webhook that denies the creation of an object as if it already existed.
-func DeniedAsExisting() error {
-	return deniedWith(http.StatusConflict, metav1.StatusReasonAlreadyExists)
-}
-
-func deniedWith(code int32, reason metav1.StatusReason) error {
+// DeniedWith is the response of an admission webhook that denies a request with a code, a reason and causes.
+func DeniedWith(code int32, reason metav1.StatusReason, causes ...metav1.StatusCause) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: `admission webhook "w" denied the request: no`,
+		Details: &metav1.StatusDetails{Kind: "any", Name: "any", Causes: causes},
 	}}
 }
 

@@ -217,8 +217,8 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.
 		r.Clusters.Event(s.cluster, pod, corev1.EventTypeNormal, eventDeleted, "Deleted: "+evacuation.Cause(by, s.node.Name))
 	}
 	_, err = patchStatus(ctx, s, e, func(e *v1alpha1.Evacuation) bool { return daemonset.ReportResult(e, by, failure) })
-	if refusal != nil { // not wrapped: a webhook may refuse with a conflict, which is not one with a stale cache
-		return errors.Errorf("deleting Pod %s: %v", klog.KObj(pod), refusal)
+	if refusal != nil {
+		return errors.Wrapf(refusal, "deleting Pod %s", klog.KObj(pod))
 	}
 	return workload.IgnoreDoesNotExist(err)
 }

@@ -2,6 +2,7 @@ package maintain
 
 import (
 	"context"
+	"net/http"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -17,14 +18,13 @@ import (
 
 func TestDeletionOfAMaintenance(t *testing.T) {
 	gone := apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nodemaintenances").GroupResource(), "m")
-	denied := &apierrors.StatusError{ErrStatus: *gone.ErrStatus.DeepCopy()}
-	denied.ErrStatus.Message = `admission webhook "w" denied the request: no`
+	denied := fakes.DeniedWith(http.StatusNotFound, metav1.StatusReasonNotFound)
 	for name, tc := range map[string]struct {
 		answer error
 		fails  bool
 	}{
-		"a NodeMaintenance that another actor has just deleted is deleted": {gone, false},
-		"E64: one does not count as deleted because a webhook answers so":  {denied, true},
+		"a NodeMaintenance that another actor has just deleted counts as deleted":                        {gone, false},
+		"E64: a NodeMaintenance does not count as deleted because a webhook says that it does not exist": {denied, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &v1alpha1.NodeMaintenance{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
