@@ -43,7 +43,7 @@ func newFeatureGates() featuregate.MutableVersionedFeatureGate {
 type options struct {
 	// severalInProcess is set by the simulation, which runs several managers in its process. No flag sets it.
 	severalInProcess bool
-	// wrap is set by the simulation, which learns so what is added to the manager. No flag sets it.
+	// wrap is set by the simulation, to learn what is added to the manager. No flag sets it.
 	wrap func(ctrl.Manager) ctrl.Manager
 
 	leaderElection                            bool

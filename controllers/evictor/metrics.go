@@ -30,7 +30,7 @@ var (
 
 	decisions = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "capnm_evictor_decisions_total",
-		Help: "Decisions of the evictor whether a Pod is evicted. An event that may permit an eviction causes one for each Evacuation of the workload cluster.",
+		Help: "Decisions whether to evict the Pod of an Evacuation. An event that may permit an eviction causes one for each Evacuation of the workload cluster.",
 	})
 
 	podsBlocked = prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -149,7 +149,7 @@ func (p program) awaitRelease(ctx context.Context, f *figures, before memory) er
 	return nil
 }
 
-// addCosts adds what our manager has computed since it had used an amount of CPU time.
+// addCosts adds the CPU time of our manager since begun, and the decisions of its evictor.
 func (a *arena) addCosts(ctx context.Context, f *figures, begun time.Duration, pods int) error {
 	used, err := programOf(a.Manager).cpu()
 	if err != nil {

@@ -16,26 +16,25 @@ import (
 )
 
 const (
-	// remembering is the number of seeds of which one checks what the manager keeps in memory: the check takes minutes of virtual time.
+	// remembering is the interval of the seeds that check what the manager keeps in memory: the check takes minutes of virtual time.
 	remembering = 10
 	// forgetting is how long the manager may keep what concerns objects that no longer exist.
 	forgetting = 15 * time.Minute
 )
 
-// searchedPackages are those of the components whose maps are checked. Of the dependencies, these are the controllers and the backoffs of
-// their retries.
+// searchedPackages have the types whose maps are checked. Of the dependencies, these are the controllers and the backoffs of their retries.
 var searchedPackages = []string{
 	"github.com/capnm/cluster-api-node-maintenance/controllers", "github.com/capnm/cluster-api-node-maintenance/drain",
 	"sigs.k8s.io/controller-runtime/pkg/internal/controller", "k8s.io/client-go/util/workqueue",
 }
 
-// notChecked are maps with other bounds.
+// notChecked are the maps that may have keys of objects that do not exist.
 var notChecked = []string{
 	// Expired entries are removed when another one is added.
 	"drainoutcome.Reconciler.complete", "machine.Reconciler.released.drains",
 	"machine.Reconciler.settings.reads", "machine.Reconciler.clusterLabels.reads",
 	"nodemaintenance.Reconciler.conflicts.uncordons", "nodemaintenance.Reconciler.conflicts.warned",
-	// They are part of one value.
+	// They are in the values of those above.
 	"machine.Reconciler.settings.reads[].value", "machine.Reconciler.clusterLabels.reads[].value.labels",
 }
 

@@ -11,7 +11,8 @@ import (
 
 // Map is a map, a set, or a sync.Map.
 type Map struct {
-	// Path is the type of a component and the names of the fields that lead to the map, with [] for a value of another map.
+	// Path is the type of a component and the names of the fields that lead to the map, with [] for a value of a slice or another map. It
+	// begins again with the type of a value in an interface.
 	Path string
 	Keys []any
 }
