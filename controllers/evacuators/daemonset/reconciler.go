@@ -45,8 +45,7 @@ type scope struct {
 	node     *corev1.Node
 	draining []daemonset.Draining
 	matchers []*rules.Matcher // of draining, one by one
-	now      time.Time
-	requeue  time.Duration // 0: the next event suffices
+	requeue  time.Duration    // 0: the next event suffices
 }
 
 // Reconcile reconciles one Node:
@@ -55,7 +54,7 @@ type scope struct {
 func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Cluster.Namespace, request.Cluster.Name),
 		"Node", klog.KRef("", request.Object.Name)))
-	s := &scope{cluster: request.Cluster, node: &corev1.Node{}, now: r.Clock.Now()}
+	s := &scope{cluster: request.Cluster, node: &corev1.Node{}}
 	var err error
 	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
 		return workload.Result(err)
@@ -188,12 +187,12 @@ func (s *scope) input(observation workload.Observation, e *v1alpha1.Evacuation, 
 }
 
 // delete reports the deletion of the Pod on its Evacuation, deletes it, and then reports an error of the API server. In this order, the
-// reason is known before the Pod terminates. The report may take long, too, so that the Pod must not be deleted any more.
+// reason is known before the Pod terminates. The report may take long, too, so it decides again after that.
 func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.Observation, requested *v1alpha1.Evacuation, pod *corev1.Pod,
 	by *v1alpha1.NodeMaintenance,
 ) error {
 	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
-	e, err := patchStatus(ctx, s, requested, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, s.now) })
+	e, err := patchStatus(ctx, s, requested, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, r.Clock.Now()) })
 	if err != nil {
 		return workload.IgnoreDoesNotExist(err) // without an Evacuation, the Pod stays
 	}

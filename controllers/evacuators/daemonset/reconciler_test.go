@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -100,6 +101,7 @@ func reconcilerOf(t *testing.T, management, remote client.Client, cluster types.
 	return &Reconciler{
 		Clusters:     workload.NewClusters(management, clustercache.NewFakeClusterCache(remote, cluster), fakes.Scheme(), workload.Limits{}, clock.RealClock{}),
 		Maintenances: &machinemaintenance.Requester{Client: management},
+		Clock:        clock.RealClock{},
 		written:      expectations.New[*corev1.Pod](t.Context(), workload.TrimPod),
 	}
 }
@@ -163,7 +165,7 @@ func TestChangesDuringTheReport(t *testing.T) {
 			}).Build()
 			stored := &v1alpha1.EvacuationList{}
 			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
-			s := &scope{cluster: cluster, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, now: time.Now()}
+			s := &scope{cluster: cluster, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}
 			r := reconcilerOf(t, management, remote, cluster)
 			g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
 			err := r.deletePods(t.Context(), s, observed, stored.Items)
@@ -175,6 +177,40 @@ func TestChangesDuringTheReport(t *testing.T) {
 			g.Expect(e.Status.ExpectedEvacuationFinishTime).NotTo(BeNil(), "the report was made")
 		})
 	}
+}
+
+// TestSlowReports: a webhook delays each report by five minutes.
+func TestSlowReports(t *testing.T) {
+	t.Run("R39: the expected finish time counts from the report about this Pod, not from those about other Pods before", func(t *testing.T) {
+		g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+		management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
+		now := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+		observed, objects := podsOf{pods: map[types.UID]*corev1.Pod{}}, []client.Object{drainsNode("m", v1alpha1.DrainBehaviorDrain)}
+		for _, name := range []string{"a", "b"} {
+			pod, e := ofDaemonSet(name)
+			observed.pods[pod.UID] = pod
+			objects = append(objects, pod.DeepCopy(), e)
+		}
+		remote := fakes.Builder(objects...).WithStatusSubresource(&v1alpha1.Evacuation{}).
+			WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
+				return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
+			}).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, e client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+				now.SetTime(now.Now().Add(5 * time.Minute))
+				return c.SubResource(sub).Patch(ctx, e, patch)
+			},
+		}).Build()
+		stored := &v1alpha1.EvacuationList{}
+		g.Expect(remote.List(t.Context(), stored)).To(Succeed())
+		s := &scope{cluster: cluster, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}}
+		r := reconcilerOf(t, management, remote, cluster)
+		r.Clock = now
+		g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
+		g.Expect(r.deletePods(t.Context(), s, observed, stored.Items)).To(Succeed())
+		g.Expect(remote.List(t.Context(), stored)).To(Succeed())
+		first, second := stored.Items[0].Status.ExpectedEvacuationFinishTime, stored.Items[1].Status.ExpectedEvacuationFinishTime
+		g.Expect(second.Sub(first.Time)).To(Equal(5 * time.Minute))
+	})
 }
 
 // TestChangesDuringDeletions: a webhook hangs for the deletion of a Pod, and meanwhile a user changes something.
@@ -259,7 +295,7 @@ func TestChangesDuringDeletions(t *testing.T) {
 			g.Expect(remote.List(t.Context(), stored)).To(Succeed())
 			r := reconcilerOf(t, management, remote, cluster)
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-			s := &scope{cluster: cluster, node: node, now: time.Now()}
+			s := &scope{cluster: cluster, node: node}
 			g.Expect(r.findDrains(t.Context(), s)).To(Succeed())
 			err := r.deletePods(t.Context(), s, observed, stored.Items)
 			g.Expect(workload.IsPaused(err)).To(Equal(tc.paused), "%v", err)
