@@ -106,7 +106,7 @@ type scope struct {
 	cordonErrors   map[string]error        // of Nodes that could not be cordoned, by Node name
 	refusals       refusals                // of what must be done before the maintenance has ended
 	unanswered     error                   // of a request about an Evacuation that got no answer
-	hanging        sets.Set[string]        // Namespaces in which a withdrawal from an Evacuation got no answer
+	hanging        sets.Set[string]        // Namespaces that get no more withdrawals, see isHanging
 	joined         map[string]*metav1.Time // see joinedAt
 	drain          *drainState             // nil: the NodeMaintenance does not drain, or the Pods are not observed yet
 	observation    workload.Observation    // of the Pods

@@ -67,15 +67,16 @@ func (r *Reconciler) withdrawAll(ctx context.Context, s *scope, nodes []*corev1.
 	}
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
-	var mu sync.Mutex
+	var mu sync.Mutex // protects hanging
 	hanging := sets.New[string]()
 	for namespace, all := range withdrawals {
 		group.Go(func() error {
 			hangs, err := r.withdrawInOrder(ctx, s, all)
-			if mu.Lock(); hangs {
+			if hangs {
+				mu.Lock()
+				defer mu.Unlock()
 				hanging.Insert(namespace)
 			}
-			mu.Unlock()
 			return err
 		})
 	}
@@ -139,7 +140,8 @@ func (r *Reconciler) withdrawInOrder(ctx context.Context, s *scope, all []withdr
 	return false, nil
 }
 
-// withdrawUnobserved withdraws from an Evacuation that may exist and is not in the cache.
+// withdrawUnobserved withdraws from an Evacuation that may exist and is not in the cache. Its record stays until that has succeeded, so
+// that the next attempt finds it.
 func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1alpha1.Evacuation) (hangs bool, _ error) {
 	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
 	if err != nil {
@@ -159,7 +161,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 }
 
 // withdrawUnwanted withdraws from an Evacuation for a NodeMaintenance that ends, or no longer selects the Node. A request that fails counts
-// as a refusal. It reports whether no other request must follow in the Namespace, see isHanging.
+// as a refusal. It reports whether the Namespace hangs, see isHanging, so that no other request may follow there.
 func (r *Reconciler) withdrawUnwanted(ctx context.Context, s *scope, e *v1alpha1.Evacuation) (hangs bool, _ error) {
 	if !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 		return false, nil
@@ -184,7 +186,8 @@ func isHanging(err error, took time.Duration) bool {
 	return !workload.IsAnswer(err) || apierrors.IsInternalError(err) && took >= hangTime
 }
 
-// withdrawFrom collects also a conflict that lasts: another actor changes the finalizers without pause.
+// withdrawFrom withdraws from an Evacuation during a drain. It also collects a conflict that lasts because another actor changes the
+// finalizers without pause.
 func (r *Reconciler) withdrawFrom(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
 	return s.collectAnswer(ctx, withdrawing(e), r.setInstigator(ctx, s, e, evacuation.Withdraw))
 }

@@ -102,29 +102,36 @@ func withMaintenancesBuilder(objects ...client.Object) *fake.ClientBuilder {
 		})
 }
 
-func TestWithdrawalFromUnobservedEvacuations(t *testing.T) {
-	for name, wanted := range map[string]bool{
-		"E57: a NodeMaintenance that ends withdraws from an Evacuation that the watch has not delivered": false,
-		"E57: not from that of a Pod which another NodeMaintenance targets":                              true,
+func TestWithdrawalFromCreatedEvacuations(t *testing.T) {
+	for name, tc := range map[string]struct{ delivered, wanted bool }{
+		"E57: a NodeMaintenance that ends withdraws from an Evacuation that it has created": {delivered: true},
+		"E57: not from that of a Pod which another NodeMaintenance targets":                 {delivered: true, wanted: true},
+		"E57: it also withdraws from one that the watch has not delivered":                  {},
+		"E57: not from such a one whose Pod another NodeMaintenance targets":                {wanted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
 			e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "pod"}}, nil, 0)
 			e.UID, e.Annotations = "evacuation", map[string]string{v1alpha1.EvacuationNodeAnnotation: "one"}
-			stored := fakes.Client(e)
+			stored := fakes.Builder(e).WithIndex(e, "node", func(client.Object) []string { return []string{"one"} }).Build()
 			lagging := interceptor.NewClient(stored, interceptor.Funcs{
-				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+					if !tc.delivered {
+						return nil
+					}
+					return c.List(ctx, list, options...)
+				},
 			})
 			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
 			s := &scope{request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: lagging, now: time.Now()}
 			r.created.recordCreated(s.request, e, s.now)
 			others := sets.New[types.UID]()
-			if wanted {
+			if tc.wanted {
 				others.Insert("pod")
 			}
 			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one"}}}, others)).To(Succeed())
 			g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
-			g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(wanted))
+			g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(tc.wanted))
 			g.Expect(r.created.unobserved(s.request, "one")).To(BeEmpty())
 		})
 	}
@@ -287,44 +294,34 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		g.Expect(workload.IsPaused(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil))).To(BeTrue())
 		g.Expect(s.refusals.message()).To(BeEmpty())
 	})
-	t.Run("R94: a withdrawal that gets no answer from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
-		g := NewWithT(t)
-		evacuations, stored, requests := setup(unanswered)
-		r, s := reconcilerAndScope(stored)
-		s.client = interceptor.NewClient(stored, interceptor.Funcs{
-			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+	for name, tc := range map[string]struct {
+		failure  error
+		requests int // of each attempt
+	}{
+		"R94: a withdrawal that gets no answer from an Evacuation that the watch has not delivered is repeated": {unanswered, 1},
+		"R71: a refused withdrawal from an Evacuation that the watch has not delivered is repeated":             {forbidden, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			evacuations, stored, requests := setup(tc.failure)
+			r, s := reconcilerAndScope(stored)
+			s.client = interceptor.NewClient(stored, interceptor.Funcs{
+				List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+			})
+			for _, e := range evacuations {
+				r.created.recordCreated(s.request, e, s.now)
+			}
+			for attempt := 1; attempt <= 20; attempt++ { // the records have no order
+				s.refusals, s.hanging = refusals{}, nil
+				g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
+				g.Expect(*requests).To(Equal(attempt * tc.requests))
+				g.Expect(s.refusals.byWhat).To(HaveLen(tc.requests), "without a refusal, the NodeMaintenance would end")
+				g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"+evacuations[0].Name+": "), "each attempt reports the same one")
+				g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "those in the other Namespace are done")
+				g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
+			}
 		})
-		for _, e := range evacuations {
-			r.created.recordCreated(s.request, e, s.now)
-		}
-		g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
-		g.Expect(*requests).To(Equal(1))
-		g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2))
-		g.Expect(requested(t, stored)).To(Equal([]string{"hangs", "hangs"}))
-		for range 20 {
-			s.refusals, s.hanging = refusals{}, nil
-			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
-			g.Expect(s.refusals.message()).To(HavePrefix("Cannot withdraw from Evacuation hangs/"+evacuations[0].Name+": "), "each attempt reports the same one")
-		}
-	})
-	t.Run("R71: a refused withdrawal from an Evacuation that the watch has not delivered is repeated", func(t *testing.T) {
-		g := NewWithT(t)
-		evacuations, stored, requests := setup(forbidden)
-		r, s := reconcilerAndScope(stored)
-		s.client = interceptor.NewClient(stored, interceptor.Funcs{
-			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
-		})
-		for _, e := range evacuations {
-			r.created.recordCreated(s.request, e, s.now)
-		}
-		for attempt := 1; attempt <= 2; attempt++ {
-			s.refusals = refusals{}
-			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
-			g.Expect(*requests).To(Equal(2*attempt), "without a refusal, the NodeMaintenance would end")
-			g.Expect(s.refusals.byWhat).To(HaveLen(2))
-			g.Expect(r.created.unobserved(s.request, "one")).To(HaveLen(2), "those in the other Namespace are done")
-		}
-	})
+	}
 	t.Run("R94: the same holds for what a NodeMaintenance that vanished has left behind, whose Node is restored before", func(t *testing.T) {
 		g := NewWithT(t)
 		evacuations, stored, requests := setup(unanswered)
