@@ -101,7 +101,7 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 			s.drain.finalAttempt.Missing++ // until the watch delivers the deletion
 			_, seconds := rules.RequestedGracePeriod(pod.object, rules.Unreachable(node))
 			group.Go(func() error {
-				if !r.isStillDeleted(ctx, s, node, pod) {
+				if !r.stillDeletes(ctx, s, node, pod) {
 					changed.Store(true)
 					return nil
 				}
@@ -122,10 +122,10 @@ func (r *Reconciler) deleteRemainingPods(ctx context.Context, s *scope) (bool, e
 	return true, nil
 }
 
-// isStillDeleted decides again whether the drain deletes a Pod now, since earlier requests of the reconciliation may have taken long.
+// stillDeletes decides again whether the drain deletes a Pod now, since earlier requests of the reconciliation may have taken long.
 // Labels of the Pod or of its Namespace, or another NodeMaintenance, may protect the Pod by now, or the drain timeout counts again since a
 // hold has ended. It returns false if that cannot be read.
-func (r *Reconciler) isStillDeleted(ctx context.Context, s *scope, node *corev1.Node, pod drainedPod) bool {
+func (r *Reconciler) stillDeletes(ctx context.Context, s *scope, node *corev1.Node, pod drainedPod) bool {
 	object, found := s.observation.PodByUID(pod.object.UID)
 	latest := r.stillDraining(ctx, s)
 	if !found || latest == nil {
