@@ -226,11 +226,12 @@ func setupClusters(ctx context.Context, mgr ctrl.Manager, o *options, local clie
 const outcomeWorkers = 4
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managementCluster string, recorder *tracing.Recorder, unread *setaside.Objects) error {
-	now, filter, local := clock.RealClock{}, machinedrain.WatchFilter(o.watchFilter), unread.Client(mgr.GetClient())
+	now, local := clock.RealClock{}, unread.Client(mgr.GetClient())
 	clusters, order, err := setupClusters(ctx, mgr, o, local)
 	if err != nil {
 		return err
 	}
+	filter := clusters.Filter
 	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 

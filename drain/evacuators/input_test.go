@@ -39,3 +39,36 @@ func TestSubjectOf(t *testing.T) {
 		}
 	})
 }
+
+func TestLater(t *testing.T) {
+	const deployment = v1alpha1.EvacuatorClassDeployment
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Labels:          map[string]string{"pod-template-hash": "5d4f"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d4f", Controller: new(true)}},
+	}}
+	requested := &v1alpha1.NodeMaintenance{}
+	requested.Spec.Evacuation.Surge = v1alpha1.SurgeAlways
+	for name, tc := range map[string]struct {
+		active  string
+		podType v1alpha1.PodType
+		all     []*v1alpha1.NodeMaintenance
+		later   int
+	}{
+		"E80: the evacuator of Deployments if a surge is requested": {"", v1alpha1.PodTypeDefault, []*v1alpha1.NodeMaintenance{requested}, 1},
+		"E80: not if none is requested":                             {"", v1alpha1.PodTypeDefault, nil, 0},
+		"E80: not for a Pod that it does not serve":                 {"", v1alpha1.PodTypeStatic, []*v1alpha1.NodeMaintenance{requested}, 0},
+		"E80: not after another evacuator":                          {"a.example.com", v1alpha1.PodTypeDefault, []*v1alpha1.NodeMaintenance{requested}, 0},
+		"E80: while it is active, also if none is requested":        {deployment, v1alpha1.PodTypeDefault, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &v1alpha1.Evacuation{}
+			if tc.active != "" {
+				e.Status.ActiveEvacuatorClass = &tc.active
+			}
+			later := evacuators.Later(e, pod, tc.podType, tc.all)
+			if len(later) != tc.later || len(later) > 0 && later[0].EvacuatorClass != deployment {
+				t.Errorf("got %v", later)
+			}
+		})
+	}
+}

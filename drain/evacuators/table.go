@@ -1,5 +1,5 @@
-// Package evacuators has the table of the built-in evacuators: one Descriptor for each, with everything that decisions, metrics, traces and
-// the kubectl plugin need to know of it. It builds the input of evacuation.Next, which knows no evacuator.
+// Package evacuators has the table of the built-in evacuators, which says what each of them serves and when it is requested. It builds the
+// input of evacuation.Next, which knows no evacuator.
 package evacuators
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// Descriptor describes a built-in evacuator.
-type Descriptor struct {
+// descriptor describes a built-in evacuator.
+type descriptor struct {
 	// Class is its name in Evacuations and in metrics.
 	Class string
 	// Type is the type of the Pods that it serves, and Owner returns the name of the workload that it serves, "" for other Pods. Nil: it
@@ -29,7 +29,7 @@ type Descriptor struct {
 	IsLast bool
 }
 
-var table = []Descriptor{{
+var table = []descriptor{{
 	Class: v1alpha1.EvacuatorClassDeployment, Type: v1alpha1.PodTypeDefault, Owner: rules.DeploymentOf,
 	Requests: func(policy v1alpha1.SharedEvacuationPolicy, pod *corev1.Pod) bool {
 		return surge.Allows(policy.Surge, pod)
@@ -51,14 +51,14 @@ var table = []Descriptor{{
 
 // IsBuiltIn reports whether an evacuator class is built in. Tenants may write such a class into an Evacuation of any Pod, see Unserved.
 func IsBuiltIn(class string) bool {
-	return slices.ContainsFunc(table, func(d Descriptor) bool { return d.Class == class })
+	return slices.ContainsFunc(table, func(d descriptor) bool { return d.Class == class })
 }
 
-func (d Descriptor) serves(pod *corev1.Pod, podType v1alpha1.PodType) bool {
+func (d descriptor) serves(pod *corev1.Pod, podType v1alpha1.PodType) bool {
 	return d.Type == podType && (d.Owner == nil || d.Owner(pod) != "")
 }
 
-func (d Descriptor) evacuator() v1alpha1.Evacuator {
+func (d descriptor) evacuator() v1alpha1.Evacuator {
 	role := v1alpha1.EvacuatorRoleController
 	return v1alpha1.Evacuator{EvacuatorClass: d.Class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}
 }

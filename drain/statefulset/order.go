@@ -53,7 +53,7 @@ type Waiting struct {
 
 // Decision contains the Pods that are released and those that wait.
 type Decision struct {
-	// Reports are stored in this order. If one cannot be stored for a moment, those after it are not.
+	// Reports are stored in this order, but first those on Pods that wait. If one cannot be stored for a moment, those after it are not.
 	Reports []Report
 	// RequeueAt is the time of the next decision if no event occurs before. If it is zero, only an event triggers the next decision.
 	RequeueAt time.Time

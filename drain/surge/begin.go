@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -173,22 +174,22 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 // watch lags, and it has ended, the report is a conflict: the number may be that of another actor. So one report must be accepted.
 func scaleBackLost(o Observation) (Decision, bool) {
 	var lost *Baseline
-	var event *Event
-	var reports []Report
+	var pods []types.UID
 	for _, pod := range o.Leaving {
-		b := pod.lostRecord(o.Deployment)
-		if b == nil {
-			continue
+		if b := pod.lostRecord(o.Deployment); b != nil {
+			lost, pods = cmp.Or(lost, b), append(pods, pod.UID)
 		}
-		lost = cmp.Or(lost, b)
-		message := "Scaled back to " + text.Count(lost.Replicas, "replica") + ": another actor has removed the record of the surge"
-		event = &Event{Warning: true, Reason: EventSuperseded, Message: message}
-		reports = append(reports, Report{Pod: pod.UID, Surged: EventSurged, Message: message + ".", Stalled: true})
 	}
 	if lost == nil {
 		return Decision{}, false
 	}
-	d := Decision{Deployment: o.Deployment.DeepCopy(), Reports: reports, Recorded: podsOf(reports), Event: event}
+	message := "Scaled back to " + text.Count(lost.Replicas, "replica") + ": another actor has removed the record of the surge"
+	d := Decision{
+		Deployment: o.Deployment.DeepCopy(), Recorded: pods, Event: &Event{Warning: true, Reason: EventSuperseded, Message: message},
+	}
+	for _, pod := range pods {
+		d.Reports = append(d.Reports, Report{Pod: pod, Surged: EventSurged, Message: message + ".", Stalled: true})
+	}
 	SetBaseline(d.Deployment, nil)
 	d.Deployment.Spec.Replicas = &lost.Replicas
 	return d, true

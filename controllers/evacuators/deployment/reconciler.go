@@ -130,7 +130,8 @@ func (r *Reconciler) refusedSince(s *scope, err error) (since time.Time) {
 }
 
 func (r *Reconciler) reportAll(ctx context.Context, s *scope, reports []surge.Report) (refused []surge.Report, err error) {
-	return assignment.StoreAll(ctx, r.Clock, reports, func(report surge.Report) error { return r.report(ctx, s, report) }) //nolint:wrapcheck // named
+	store := func(report surge.Report) error { return r.report(ctx, s, report) }
+	return assignment.StoreAll(ctx, r.Clock, reports, store) //nolint:wrapcheck // it names the Evacuation
 }
 
 func (r *Reconciler) write(ctx context.Context, s *scope, d surge.Decision) error {
