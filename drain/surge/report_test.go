@@ -124,12 +124,20 @@ func TestRefusedReports(t *testing.T) {
 	t.Run("E91: no replica is added without a record of the surge", func(t *testing.T) {
 		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
 		refusing(w, w.pods...)
-		if settle(w); *w.deployment.Spec.Replicas != 2 {
-			t.Errorf("got %v", w.deployment)
+		if settle(w); len(w.events) > 0 || w.created > 2 {
+			t.Errorf("got %v, %v", w.events, w.deployment)
 		}
 		clear(w.refusing)
 		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 {
 			t.Errorf("%d Evacuations remain, refused %v", len(w.evacuations), w.refusals)
+		}
+	})
+	t.Run("E91: the report on a Pod of a later round is no record of the surge", func(t *testing.T) {
+		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		w.step()
+		refusing(w, w.pod(w.baselineOf(w.deployment)[0]))
+		if settle(w); len(w.events) > 0 || w.created > 2 {
+			t.Errorf("got %v, %v", w.events, w.deployment)
 		}
 	})
 	t.Run("E92: a record that was stored before suffices", func(t *testing.T) {
