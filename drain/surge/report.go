@@ -75,8 +75,8 @@ func podsOf(reports []Report) []types.UID {
 }
 
 // IsRecorded reports whether the other writes may follow the reports, some of which the API server has refused. A Pod whose Evacuation
-// cannot change delays neither the surge for other Pods nor its end. But a surge of which no Evacuation has a record could begin again and
-// again.
+// cannot change delays neither the surge for other Pods of its round nor its end. But a surge of which no Evacuation has a record could
+// begin again and again.
 func (d Decision) IsRecorded(refused []Report) bool {
 	return len(d.Recorded) == 0 || slices.ContainsFunc(d.Recorded, func(pod types.UID) bool { return !slices.Contains(podsOf(refused), pod) })
 }
