@@ -459,7 +459,8 @@ func TestWithdrawalFromADeletedCRD(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"M52: an Evacuation that cannot be changed does not keep the finalizers of others, and is named": apierrors.NewForbidden(
 			schema.GroupResource{Resource: "evacuations"}, "a", errors.New("no role permits it")),
-		"M52, E64: an Evacuation whose change a webhook refuses with the code of a missing object is named as well": fakes.DeniedWith(http.StatusNotFound, metav1.StatusReasonNotFound),
+		"M52, E64: an Evacuation whose change a webhook refuses with the code of a missing object is named as well": fakes.DeniedWith(
+			http.StatusNotFound, metav1.StatusReasonNotFound),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
