@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -100,8 +101,8 @@ func TestNodeAgent(t *testing.T) {
 			agent.Annotations[v1alpha1.BundleSpecAnnotation] = string(recorded)
 			agent.Annotations[v1alpha1.BundleVersionAnnotation] = strconv.Itoa(workload.BundleVersion - 1)
 		})
-		p := read(s, s.fleet.Client, client.ObjectKeyFromObject(policy), &v1alpha1.MachineDrainPolicy{})
-		s.patch(s.fleet.Client, p, func() { p.Labels = map[string]string{"check": "again"} })
+		cluster := read(s, s.fleet.Client, s.cluster.Key(), &clusterv1.Cluster{}) // its changes trigger a check
+		s.patch(s.fleet.Client, cluster, func() { metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, "check", "again") })
 		s.Eventually(func(g Gomega) {
 			agent := read(g, s.workload.Client, nodeAgentKey, &appsv1.DaemonSet{})
 			g.Expect(agent.Annotations).To(HaveKeyWithValue(v1alpha1.BundleVersionAnnotation, strconv.Itoa(workload.BundleVersion)))
