@@ -72,8 +72,8 @@ const (
 	ReasonCordoned = "Cordoned"
 	// ReasonNotCordoned means that the stage does not cordon Nodes.
 	ReasonNotCordoned = "NotCordoned"
-	// ReasonCordonFailed means that the API server rejects the cordon of a Node. The message has the error and what to do about it. It is
-	// also a reason of Machines.
+	// ReasonCordonFailed means that the API server rejects the cordon of a Node, or does not answer the request. The message has the error
+	// and what to do about it. It is also a reason of Machines.
 	ReasonCordonFailed = "CordonFailed"
 	// ReasonInvalidDrainRule means that a drain rule is invalid. The message has the rule and the error. It is also a reason of Machines.
 	ReasonInvalidDrainRule = "InvalidDrainRule"

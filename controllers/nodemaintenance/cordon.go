@@ -31,9 +31,9 @@ const fieldManager = "cluster-api-node-maintenance"
 // refusedRetry is the delay before retrying a write that the API server refused, such as the cordon of a Node.
 const refusedRetry = 5 * time.Second
 
-// cordon makes the selected Nodes unschedulable and keeps them so. A Node that the API server refuses to patch does not delay the others:
-// no Evacuation is created for its Pods, the status names it, and cordon retries after refusedRetry. Evacuations that exist continue,
-// because another actor has uncordoned the Node: see R72.
+// cordon makes the selected Nodes unschedulable and keeps them so. A Node whose request is refused or gets no answer does not delay the
+// others: no Evacuation is created for its Pods, the status names it, and cordon retries after refusedRetry. Evacuations that exist
+// continue, because another actor has uncordoned the Node: see R72.
 func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 	var group errgroup.Group
 	group.SetLimit(parallelWrites)
@@ -43,7 +43,7 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 			continue
 		}
 		group.Go(func() (err error) {
-			if s.nodes[i], err = r.cordonNode(ctx, s, node); workload.IsAnswer(err) {
+			if s.nodes[i], err = r.cordonNode(ctx, s, node); isOfWrite(err) {
 				refusals[i], err = err, nil
 			}
 			return err
@@ -57,6 +57,9 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 			s.cordonErrors[s.nodes[i].Name] = errors.Cause(refusal)
 			s.requeueBy(s.now.Add(refusedRetry))
 		}
+	}
+	if len(s.cordonErrors) > 0 && s.maintenance.Drains() && r.stillDraining(ctx, s) == nil { // a request may have taken long
+		return false, err
 	}
 	return err == nil, err
 }

@@ -2,14 +2,18 @@ package nodemaintenance
 
 import (
 	"context"
+	"net/url"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -17,8 +21,10 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 // The client reads the Node as it was before all writes, as with a lagging watch.
@@ -72,6 +78,84 @@ func TestNodeOfWhichAProxySaysThatItDoesNotExist(t *testing.T) {
 			g.Expect(s.cordonErrors).To(HaveKey("one"), "Pods are evicted from a schedulable Node, which counts as cordoned")
 		})
 	}
+}
+
+func TestNodeWhoseCordonFails(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"R97: a request to cordon a Node that gets no answer delays no other Node, and the status names the Node": &url.Error{
+			Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded,
+		},
+		"R97: also if the API server was overloaded":                          apierrors.NewTooManyRequests("busy", 1),
+		"R97: or timed out":                                                   apierrors.NewTimeoutError("busy", 1),
+		"R97: or had a timeout elsewhere":                                     apierrors.NewServerTimeout(corev1.Resource("nodes"), "patch", 1),
+		"R72, E64: the same holds if a webhook denies it as if it conflicted": fakes.DeniedWithConflict(),
+	} {
+		for _, stage := range []v1alpha1.NodeMaintenanceStage{v1alpha1.StageCordon, v1alpha1.StageDrain} {
+			t.Run(name+" in stage "+string(stage), func(t *testing.T) {
+				g, cluster, m, writes, fails := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b"), 0, true
+				m.Spec.Stage = stage
+				schedulable := func(name string) *corev1.Node {
+					return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+				}
+				server := withMaintenancesBuilder(m, schedulable("a"), schedulable("b")).WithStatusSubresource(m).
+					WithInterceptorFuncs(interceptor.Funcs{
+						Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+							if object.GetName() == "a" {
+								if writes++; fails {
+									return refusal
+								}
+							}
+							return c.Patch(ctx, object, patch, options...)
+						},
+					}).Build()
+				r := reconcilerOf(t, server, cluster)
+				r.Clusters = clustersWith(connectedTo{clustercache.NewFakeClusterCache(server, cluster), &rest.Config{}}, cluster)
+				r.Maintenances = &machinemaintenance.Requester{}
+				cordoned := func() *metav1.Condition {
+					g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed(), "the steps after it follow")
+					node := &corev1.Node{}
+					g.Expect(server.Get(t.Context(), types.NamespacedName{Name: "b"}, node)).To(Succeed())
+					g.Expect(node.Spec.Unschedulable).To(BeTrue())
+					g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+					return meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
+				}
+				failed := cordoned()
+				g.Expect(failed).To(And(HaveField("Reason", v1alpha1.ReasonCordonFailed), HaveField("Message", HavePrefix("Node a cannot be cordoned: "))))
+				g.Expect(writes).To(Equal(1), "the request is not repeated at once: the next one may take as long")
+				fails = false
+				g.Expect(cordoned().Status).To(Equal(metav1.ConditionTrue))
+			})
+		}
+	}
+}
+
+func TestDrainThatEndsWhileACordonHangs(t *testing.T) {
+	t.Run("R97: no Evacuation is requested for a NodeMaintenance that was completed while the request hung", func(t *testing.T) {
+		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
+		server := withMaintenancesBuilder(m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}}).WithStatusSubresource(m).
+			WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() != "a" {
+						return c.Patch(ctx, object, patch, options...)
+					}
+					g.Expect(c.Get(ctx, client.ObjectKeyFromObject(m), m)).To(Succeed())
+					m.Spec.Stage = v1alpha1.StageComplete
+					g.Expect(c.Update(ctx, m)).To(Succeed())
+					return &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
+				},
+			}).Build()
+		r := reconcilerOf(t, server, cluster)
+		r.Clusters = clustersWith(connectedTo{clustercache.NewFakeClusterCache(server, cluster), &rest.Config{}}, cluster)
+		r.Maintenances = &machinemaintenance.Requester{}
+		s := &scope{request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, maintenance: m.DeepCopy(), now: time.Now()}
+		var err error
+		s.nodes, err = selectedNodes(t.Context(), server, m)
+		g.Expect(err).NotTo(HaveOccurred())
+		done, err := r.cordon(t.Context(), s)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(done).To(BeFalse(), "the next reconciliation decides")
+		g.Expect(s.requeueAt).NotTo(BeZero())
+	})
 }
 
 func TestActorThatMakesANodeSchedulable(t *testing.T) {

@@ -29,19 +29,21 @@ type refusals struct {
 	byWhat map[string]error
 }
 
-// collect records an error that is the API server's answer to this particular write, or that says that there was no answer in time, and
-// returns nil. It returns other errors, and conflicts, after which the next reconciliation reads the object again. doing describes the
-// write, for example "restore Node one".
+// collect records an error that concerns only this write, see isOfWrite, and returns nil. It returns other errors, and conflicts, after
+// which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
-	switch {
-	case workload.IsConflict(err):
+	if workload.IsConflict(err) || !isOfWrite(err) {
 		return err
-	case workload.IsUnanswered(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
-		s.recordRefusal(ctx, doing, err)
-		return nil
-	default:
-		return s.collectAnswer(ctx, doing, err)
 	}
+	s.recordRefusal(ctx, doing, err)
+	return nil
+}
+
+// isOfWrite reports whether an error is the API server's answer to one particular write, or says that there was no answer in time: a
+// webhook may hang for some objects only. So the error says nothing about other writes.
+func isOfWrite(err error) bool {
+	return workload.IsAnswer(err) || workload.IsUnanswered(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
 // collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too, but only answers.
