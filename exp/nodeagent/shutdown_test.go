@@ -38,6 +38,8 @@ type apiServer struct {
 	hangs bool
 	// proxy is the status code that a proxy answers in its place, 0 for none.
 	proxy int
+	// denial is what a webhook answers to the creation of a NodeMaintenance, nil if there is none.
+	denial *metav1.Status
 	// events are the messages of the events that the agent has created.
 	events []string
 	// conditions is how often the agent has written the condition of its Node. The server does not store it.
@@ -89,6 +91,8 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		s.events = append(s.events, event.Message)
 		code, answer = http.StatusCreated, event
+	case request.Method == http.MethodPost && s.denial != nil:
+		code, answer = int(s.denial.Code), s.denial
 	case request.Method == http.MethodPost:
 		s.maintenance = &v1alpha1.NodeMaintenance{}
 		if err := json.NewDecoder(request.Body).Decode(s.maintenance); err != nil {
@@ -342,6 +346,23 @@ func TestProxy(t *testing.T) {
 		t.Run("S5, S76: a 404 or a server error of a proxy is no answer of the API server: "+strconv.Itoa(code), func(t *testing.T) {
 			_, err := agentOf(t, &apiServer{proxy: code}).Cluster.Maintenance(t.Context(), shutdown.NamePrefix+"n1")
 			NewWithT(t).Expect(cluster.Answered(err)).To(Equal(answered), "%v", err)
+		})
+	}
+}
+
+func TestWebhookThatDeniesTheNodeMaintenance(t *testing.T) {
+	for code, reason := range map[int]metav1.StatusReason{
+		http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusConflict: metav1.StatusReasonAlreadyExists, http.StatusNotFound: "",
+		http.StatusInternalServerError: metav1.StatusReasonInternalError, http.StatusGatewayTimeout: metav1.StatusReasonTimeout,
+	} {
+		t.Run("S98, E64: the NodeMaintenance of a shutdown is not created, and the API server has answered: "+strconv.Itoa(code), func(t *testing.T) {
+			g, server := NewWithT(t), &apiServer{denial: &metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
+				Message: `admission webhook "w" denied the request: no`,
+			}}
+			err := agentOf(t, server).Cluster.CreateMaintenance(t.Context(), maintenanceOf(nodeOf("u1")))
+			g.Expect(err).To(MatchError(ContainSubstring("denied the request")))
+			g.Expect(cluster.Answered(err)).To(BeTrue())
 		})
 	}
 }

@@ -233,12 +233,12 @@ func (c *Client) CreateEvent(ctx context.Context, node *corev1.Node, eventType, 
 	return errors.Wrapf(err, "creating event %s", reason)
 }
 
-// Answered reports whether the API server has answered a request that returned err: err is nil, or an API error other than one that a
-// proxy or an overloaded API server sends, such as 404 without a Status, or 502.
+// Answered reports whether the API server has answered a request that returned err: err is nil, the denial of an admission webhook with any
+// code, or another API error than one that a proxy or an overloaded API server sends, such as 404 without a Status, or 502.
 func Answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err == nil
 	}
-	return status.Status().Code < http.StatusInternalServerError && !lookup.NotServed(err)
+	return lookup.IsDeniedByWebhook(err) || status.Status().Code < http.StatusInternalServerError && !lookup.NotServed(err)
 }

@@ -55,7 +55,7 @@ func Decide(c Config, o Observed) (Action, string) {
 	case o.PodsTerminated:
 		return Release, "the Pods have terminated"
 	case o.KubeletTerminatesPods:
-		return leaveToKubelet(o.Created || silent >= apiPatience), "the kubelet terminates the Pods"
+		return leaveToKubelet(o.Created || silent >= apiPatience || elapsed >= managementPatience), "the kubelet terminates the Pods"
 	case o.Drained:
 		// Some Pods still run after a drain: Pods of DaemonSets that tolerate every taint, static Pods in kube-system, and Pods that a
 		// drain rule skips.
@@ -75,7 +75,8 @@ func Decide(c Config, o Observed) (Action, string) {
 	}
 }
 
-// leaveToKubelet releases the lock as soon as the NodeMaintenance exists or the API server does not answer. The kubelet holds its own lock.
+// leaveToKubelet releases the lock as soon as the NodeMaintenance exists, the API server does not answer, or has refused the
+// NodeMaintenance for long enough. The kubelet holds its own lock.
 func leaveToKubelet(requested bool) Action {
 	if requested {
 		return Release

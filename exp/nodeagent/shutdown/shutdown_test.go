@@ -68,6 +68,8 @@ func TestDecide(t *testing.T) {
 		"S7: releases the lock for the kubelet once the NodeMaintenance exists":      {after(second, kubelet, created), shutdown.Release},
 		"S7: leaves the Pods that remain on the drained Node to the kubelet":         {after(4*second, kubelet, drained), shutdown.Release},
 		"S7: releases the lock for the kubelet when the API server does not answer":  {after(5*second, kubelet, neverAnswered), shutdown.Release},
+		"S98: creates the NodeMaintenance for the kubelet within managementPatience": {after(14*second, kubelet), shutdown.Request},
+		"S98: releases the lock for the kubelet when it is refused for longer":       {after(15*second, kubelet), shutdown.Release},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, why := shutdown.Decide(config, test.o); got != test.want {
