@@ -29,6 +29,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
 var mover = []v1alpha1.Evacuator{{EvacuatorClass: "mover.example.com", Priority: 1}}
@@ -446,6 +447,30 @@ func TestEvacuationChangedDuringAnEviction(t *testing.T) {
 			g.Expect(next.Kind).To(Equal(tc.next), "%s", next.Message)
 			g.Expect(stored.Status.FailedEvictionCounter).To(Equal(int32(1)))
 			g.Expect(evacuation.IsAttempted(stored, now, false)).To(Equal(tc.next == evacuation.Evict))
+		})
+	}
+}
+
+func TestRefusalThatAWebhookDeniesToCount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer error
+		writes int
+	}{
+		"E64: is not written again, as after a change of the Evacuation": {fakes.DeniedWithConflict(), 1},
+		"E18: is written again after a change of the Evacuation": {
+			apierrors.NewConflict(schema.GroupResource{Resource: "evacuations"}, "evacuation", errors.New("modified")), 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, writes := podNamed("web", ""), 0
+			p := passOver(t, now, onePod{pod: pod}, evacuationOf(pod, "evacuation"))
+			p.live = p.client
+			p.beforePatches(func(context.Context, string) error {
+				writes++
+				return tc.answer
+			})
+			p.recordRefusal(t.Context(), p.due([]v1alpha1.Evacuation{*evacuationOf(pod, "evacuation")})[0])
+			NewWithT(t).Expect(writes).To(Equal(tc.writes))
 		})
 	}
 }

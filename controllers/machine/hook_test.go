@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
@@ -409,6 +410,25 @@ func TestResultThatAWebhookDenies(t *testing.T) {
 			g.Expect(err == nil).To(Equal(tc.isReleased))
 			g.Expect(management.Get(t.Context(), key, s.machine)).To(Succeed())
 			g.Expect(machinedrain.HasHook(s.machine)).NotTo(Equal(tc.isReleased))
+		})
+	}
+}
+
+func TestConditionThatAWebhookDenies(t *testing.T) {
+	for name, answer := range map[string]error{
+		"E64: a condition does not count as written because a webhook denies it as if another Machine had the name": fakes.DeniedWithConflict(),
+		"M16: the condition of a Machine that was created again with the name is not written": apierrors.NewConflict(
+			schema.GroupResource{Resource: "machines"}, "m", errors.New("another UID")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			management := interceptor.NewClient(managementCluster(deletedMachine()).Build(), interceptor.Funcs{
+				SubResourceApply: func(context.Context, client.Client, string, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+					return answer
+				},
+			})
+			r := &Reconciler{Client: management, Clock: clock.RealClock{}}
+			err := r.setCondition(t.Context(), &scope{machine: deletedMachine()}, waitingCondition(v1alpha1.ReasonMachineDraining, "Draining"))
+			NewWithT(t).Expect(err != nil).To(Equal(lookup.IsDeniedByWebhook(answer)), "%v", err)
 		})
 	}
 }

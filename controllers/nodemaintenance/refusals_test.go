@@ -317,14 +317,17 @@ func TestRefusedBackoff(t *testing.T) {
 
 // TestRefusedInstigator checks that the drain steps continue if an Evacuation that another instigator has created cannot be changed.
 func TestRefusedInstigator(t *testing.T) {
+	frozen := apierrors.NewForbidden(corev1.Resource("any"), "any", errors.New("change freeze"))
 	for _, tc := range []struct {
-		name              string
-		targeted, refuses bool
+		name     string
+		targeted bool
+		refusal  error
 	}{
-		{"M39: the request for an existing Evacuation is refused", true, true},
-		{"R71: the withdrawal is refused", false, true},
-		{"M39: another actor changes the Evacuation without pause", true, false},
-		{"R71: also at the withdrawal", false, false},
+		{"M39: the request for an existing Evacuation is refused", true, frozen},
+		{"M39, E64: a webhook denies it as if the Evacuation had changed", true, fakes.DeniedWithConflict()},
+		{"R71: the withdrawal is refused", false, frozen},
+		{"M39: another actor changes the Evacuation without pause", true, nil},
+		{"R71: also at the withdrawal", false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
@@ -342,9 +345,9 @@ func TestRefusedInstigator(t *testing.T) {
 			writes := 0
 			server := interceptor.NewClient(stored, interceptor.Funcs{
 				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if tc.refuses {
+					if tc.refusal != nil {
 						writes++
-						return apierrors.NewForbidden(corev1.Resource("any"), object.GetName(), errors.New("change freeze"))
+						return tc.refusal
 					}
 					g.Expect(stored.Get(ctx, client.ObjectKeyFromObject(e), e)).To(Succeed())
 					e.Status.Message += "progress" // between the event that the cache has and the patch
@@ -374,7 +377,7 @@ func TestRefusedInstigator(t *testing.T) {
 				}
 				g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed(), "the steps after it run")
 				switch {
-				case !tc.refuses:
+				case tc.refusal == nil:
 					g.Expect(stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 					g.Expect(evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer)).To(Equal(tc.targeted))
 					return

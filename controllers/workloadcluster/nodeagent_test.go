@@ -434,3 +434,37 @@ func TestNodeAgentOfTwoManagementClusters(t *testing.T) {
 		here.Expect(owner(here)).To(Equal("there"))
 	})
 }
+
+func TestNodeAgentWithChangesOfUsers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer  error // of the API server to updates of the DaemonSet
+		updates int
+	}{
+		"S18, E64: are not dropped because a webhook denies the DaemonSet as invalid": {
+			fakes.DeniedWith(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid), 1,
+		},
+		"S18: are dropped if the DaemonSet is invalid with them": {
+			apierrors.NewInvalid(appsv1.SchemeGroupVersion.WithKind(daemonSetKind).GroupKind(), "capnm-node-agent", nil), 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, updates := newAgentScene(t), 0
+			s.ensure()
+			agent := s.agent()
+			agent.Annotations[v1alpha1.BundleVersionAnnotation] = "1"
+			s.Expect(s.remote.Update(s.Context(), agent)).To(Succeed())
+			refusing := interceptor.NewClient(s.remote.(client.WithWatch), interceptor.Funcs{
+				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+					if object.GetObjectKind().GroupVersionKind().Kind == daemonSetKind {
+						updates++
+						return tc.answer
+					}
+					return c.Update(ctx, object, options...)
+				},
+			})
+			_, err := s.ensureNodeAgent(s.Context(), refusing, clusterOf(s.key), true)
+			s.Expect(err).To(MatchError(tc.answer))
+			s.Expect(updates).To(Equal(tc.updates))
+		})
+	}
+}
