@@ -2,7 +2,6 @@ package nodemaintenance
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -157,13 +156,6 @@ func (c *creations) wasObserved(request workload.Request, pod types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last[request][pod].observed
-}
-
-// all returns the matching NodeMaintenances that have records.
-func (c *creations) all(matches func(workload.Request) bool) []workload.Request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Keys(c.last)), func(request workload.Request) bool { return !matches(request) })
 }
 
 // removeAll deletes the records of all matching NodeMaintenances.

@@ -1,6 +1,7 @@
 package nodemaintenance
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,10 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
@@ -48,34 +50,63 @@ func TestMaintenanceThatVanishedWithoutEvent(t *testing.T) {
 		"E37: what is kept of a NodeMaintenance that vanished in a pause is removed":              workload.Resumed,
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, now := NewWithT(t), time.Now()
-			cluster, other := types.NamespacedName{Namespace: "fleet", Name: "c"}, types.NamespacedName{Namespace: "fleet", Name: "other"}
-			remote := fakes.Client(maintenanceOf("present", "one"))
-			r := &Reconciler{
-				Clusters: clustersWith(clustercache.NewFakeClusterCache(remote, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
-				Clock: clock.RealClock{},
+			g, now, cluster := NewWithT(t), time.Now(), types.NamespacedName{Namespace: "fleet", Name: t.Name()}
+			completed := func(name string) *v1alpha1.NodeMaintenance {
+				m := maintenanceOf(name, "gone")
+				m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
+				m.Status.Outcome = &v1alpha1.DrainOutcome{
+					EndTime: metav1.NewTime(now.Add(-time.Hour)), ReadTime: new(metav1.NewTime(now.Add(-time.Minute))), Pods: v1alpha1.EvictedPods{Evicted: 1, Pending: 1},
+				}
+				return m
 			}
-			of := func(cluster types.NamespacedName, name string) workload.Request {
+			writes, vanished := 0, completed("vanished")
+			remote := withMaintenancesBuilder(vanished, completed("present")).WithStatusSubresource(vanished).
+				WithInterceptorFuncs(interceptor.Funcs{
+					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
+						options ...client.SubResourcePatchOption,
+					) error {
+						writes++
+						return c.SubResource(of).Patch(ctx, object, patch, options...)
+					},
+				}).Build()
+			reconciler := func() *Reconciler {
+				r := reconcilerOf(t, remote, cluster)
+				r.Maintenances = &machinemaintenance.Requester{}
+				return r
+			}
+			request := func(name string) workload.Request {
 				return workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}}
 			}
-			for _, each := range []workload.Request{of(cluster, "reported"), of(cluster, "present"), of(other, "reported")} {
-				r.statuses.Record(each, now)
-			}
-			for _, each := range []workload.Request{of(cluster, "created"), of(cluster, "reported"), of(other, "created")} {
-				r.created.recordObserved(each, "pod", false)
-			}
-			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
-			r.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: after})
-			g.Expect(queue.Len()).To(Equal(3))
-			for range 3 {
-				request, _ := queue.Get()
-				if request != of(cluster, "present") {
-					_, err := r.Reconcile(t.Context(), request)
+			reconcile := func(r *Reconciler, names ...string) {
+				for _, name := range names {
+					_, err := r.Reconcile(t.Context(), request(name))
 					g.Expect(err).NotTo(HaveOccurred())
 				}
 			}
-			g.Expect(r.remembered(cluster)).To(ConsistOf(types.NamespacedName{Name: "present"}))
-			g.Expect(r.remembered(other)).To(HaveLen(2))
+			reconcile(reconciler(), "vanished", "present")
+			restarted := reconciler()
+			writes = 0
+			reconcile(restarted, "vanished", "present")
+			g.Expect(writes).To(BeZero(), "what has been written is remembered anyway")
+			g.Expect(fakes.Gauge(t, "capnm_pods_without_place", cluster.Name)).To(BeEquivalentTo(2))
+
+			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(vanished), vanished)).To(Succeed())
+			vanished.Finalizers = nil
+			g.Expect(remote.Update(t.Context(), vanished)).To(Succeed())
+			g.Expect(remote.Delete(t.Context(), vanished)).To(Succeed())
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[workload.Request]())
+			restarted.enqueue(t.Context(), queue, workload.Change{Cluster: types.NamespacedName{Namespace: "fleet", Name: "other"}, Type: after})
+			g.Expect(queue.Len()).To(BeZero())
+			restarted.enqueue(t.Context(), queue, workload.Change{Cluster: cluster, Type: after})
+			g.Expect(queue.Len()).To(Equal(2))
+			for range 2 {
+				next, _ := queue.Get()
+				reconcile(restarted, next.Object.Name)
+			}
+			g.Expect(restarted.remembered(cluster)).To(ConsistOf(types.NamespacedName{Name: "present"}))
+			g.Expect(fakes.Gauge(t, "capnm_pods_without_place", cluster.Name)).To(BeEquivalentTo(1))
+			restarted.forgetDeleted(workload.Change{Cluster: cluster, Type: workload.ClusterDeleted})
+			g.Expect(restarted.remembered(cluster)).To(BeEmpty())
 		})
 	}
 }

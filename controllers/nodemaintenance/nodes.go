@@ -294,11 +294,13 @@ func (r *Reconciler) enqueue(ctx context.Context, queue workload.Queue, change w
 	}
 }
 
-// remembered returns the NodeMaintenances of a workload cluster of which something is kept in memory.
+// remembered returns the NodeMaintenances of a workload cluster that this process has read and not found to be deleted: something may be
+// kept in memory of each.
 func (r *Reconciler) remembered(cluster types.NamespacedName) (keys []types.NamespacedName) {
-	of := func(request workload.Request) bool { return request.Cluster == cluster }
-	for request := range sets.New(append(r.statuses.Keys(of), r.created.all(of)...)...) {
-		keys = append(keys, request.Object)
+	for key := range r.known.Range {
+		if request, is := key.(workload.Request); is && request.Cluster == cluster {
+			keys = append(keys, request.Object)
+		}
 	}
 	return keys
 }
@@ -307,6 +309,9 @@ func (r *Reconciler) remembered(cluster types.NamespacedName) (keys []types.Name
 func (r *Reconciler) forgetDeleted(change workload.Change) {
 	if change.Type != workload.ClusterDeleted {
 		return
+	}
+	for _, object := range r.remembered(change.Cluster) {
+		r.known.Delete(workload.Request{Cluster: change.Cluster, Object: object})
 	}
 	of := func(request workload.Request) bool { return request.Cluster == change.Cluster }
 	r.statuses.RemoveAll(of)

@@ -7,6 +7,7 @@ package nodemaintenance
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/pkg/errors"
@@ -54,6 +55,7 @@ type Reconciler struct {
 	created    creations
 	written    *expectations.Objects[*corev1.Node]
 	conflicts  conflicts
+	known      sync.Map // the NodeMaintenances of which something may be kept in memory, by workload.Request: see remembered
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -166,6 +168,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		}
 		return errors.Wrapf(err, "getting NodeMaintenance %s", s.request.Object.Name)
 	}
+	r.known.Store(s.request, nil)
 	s.maintenance = s.before.DeepCopy()
 	if err := r.findMachine(ctx, s); err != nil {
 		return err
@@ -249,6 +252,7 @@ func (r *Reconciler) completionSteps(s *scope) []step {
 
 // cleanUpDeleted cleans up after a NodeMaintenance that no longer exists.
 func (r *Reconciler) cleanUpDeleted(ctx context.Context, s *scope) error {
+	r.known.Delete(s.request)
 	r.statuses.Remove(s.request)
 	r.created.remove(s.request)
 	r.Recorder.Forget(s.request)

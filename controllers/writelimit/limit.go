@@ -4,7 +4,6 @@ package writelimit
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 )
@@ -84,13 +83,6 @@ func (w *Limiter[K]) Record(key K, now time.Time) {
 		w.used[key] = now
 	}
 	w.used[key] = w.used[key].Add(urgentInterval)
-}
-
-// Keys returns the matching objects that have a record.
-func (w *Limiter[K]) Keys(matches func(K) bool) []K {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.DeleteFunc(slices.Collect(maps.Keys(w.last)), func(key K) bool { return !matches(key) })
 }
 
 // RemoveAll deletes the records of all matching objects.
