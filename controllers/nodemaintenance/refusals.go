@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -73,7 +74,8 @@ func (r *refusals) has(doing string) bool {
 }
 
 // reportRefused sets the condition RestoreFailed, with an event, if a write was refused. It ends the reconciliation then, and also if Nodes
-// must still become schedulable. It runs after all writes that may be refused, so that the condition is the same in each reconciliation.
+// must still become schedulable. It runs after all writes that may be refused, so that the condition is the same in each reconciliation. An
+// overload of the API server is reported if it lasts, or if only the condition tells which Nodes must still become schedulable.
 func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) {
 	message, before := s.refusals.message(), slices.Clone(s.maintenance.Status.Conditions)
 	isOver := message == "" && !s.uncordonsAgain
@@ -81,6 +83,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	case message == "" && s.uncordonsAgain: // the write that was refused has not been repeated, see holdsNodes
 	case message == "":
 		s.removeCondition(v1alpha1.NodeMaintenanceRestoreFailed)
+	case s.refusals.areOverload() && !s.uncordonsAgain && !r.Clusters.Failures.Get(s.request).Persists(s.now):
 	case r.reportedMessage(s, v1alpha1.NodeMaintenanceRestoreFailed, message, refusedBackoff(s)) == "":
 		s.setCondition(v1alpha1.NodeMaintenanceRestoreFailed, true, v1alpha1.ReasonRequestRefused, message)
 	}
@@ -98,6 +101,16 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	}
 	s.before, s.maintenance.ResourceVersion = changed, changed.ResourceVersion
 	return isOver, nil
+}
+
+// areOverload reports whether all writes were refused because the API server is overloaded or not ready, and not by a webhook.
+func (r *refusals) areOverload() bool {
+	for _, err := range r.byWhat {
+		if lookup.IsDeniedByWebhook(err) || !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) {
+			return false
+		}
+	}
+	return true
 }
 
 // reportedMessage returns the stored message of a condition if it names the same failed write as a message that is to be stored, and if the

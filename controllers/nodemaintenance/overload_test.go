@@ -1,0 +1,68 @@
+package nodemaintenance
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
+)
+
+func TestOverloadOfTheAPIServer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refusal  error
+		reported []bool // at each attempt
+	}{
+		"R98: RestoreFailed reports an overload of the API server when it has lasted for ten seconds": {
+			apierrors.NewTooManyRequests("busy", 1), []bool{false, false, true},
+		},
+		"R98: or that it is not ready for as long":       {apierrors.NewServiceUnavailable("starting"), []bool{false, false, true}},
+		"R98: and at once if a webhook answers as if so": {fakes.DeniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), []bool{true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
+			m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+			node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
+			refuses, now := true, clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
+			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
+				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+					if object.GetName() == "a" && refuses {
+						return tc.refusal
+					}
+					return c.Patch(ctx, object, patch, options...)
+				},
+			}).Build()
+			r := reconcilerOf(t, server, cluster)
+			r.Clock, r.Maintenances = now, &machinemaintenance.Requester{}
+			reconcile := func() (isReported bool) {
+				result, err := r.Reconcile(t.Context(), workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)})
+				g.Expect(err).NotTo(HaveOccurred())
+				now.Step(result.RequeueAfter)
+				g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
+				return meta.FindStatusCondition(m.Status.Conditions, v1alpha1.NodeMaintenanceRestoreFailed) != nil
+			}
+			for _, want := range tc.reported {
+				g.Expect(reconcile()).To(Equal(want))
+			}
+			refuses = false
+			g.Expect(reconcile()).To(BeFalse())
+			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
+			g.Expect(node.Spec.Unschedulable).To(BeFalse())
+		})
+	}
+}
