@@ -276,6 +276,16 @@ func TestDrainAfterRestart(t *testing.T) {
 		"M162: after a restart, the drain in place of a Machine whose Cluster is being deleted continues with a rule that was created meanwhile": {
 			inPlace: true, meanwhile: (*restartedDrain).deleteCluster,
 		},
+		"M162: after a restart, it is suspended while the workload cluster refuses the update, and the condition says why, also if its Cluster is being deleted": {
+			inPlace: true, meanwhile: (*restartedDrain).deleteCluster,
+			restarted: func(d *restartedDrain) { d.refused = errors.New("denied") }, waits: v1alpha1.ReasonReconcileFailed,
+			ends: func(d *restartedDrain) { d.refused = nil },
+		},
+		"M162: after a restart, it is suspended while its policy cannot be decoded, and the condition says so, also if its Cluster is being deleted": {
+			inPlace: true, meanwhile: (*restartedDrain).deleteCluster,
+			restarted: func(d *restartedDrain) { d.r.Maintenances.Unread = unreadPolicy(d.t, "a") }, waits: v1alpha1.ReasonPolicyNotDecodable,
+			ends: func(d *restartedDrain) { d.r.Maintenances.Unread = nil },
+		},
 		"M162: after a restart, the drain before an update in place that has begun continues while the Cluster is being deleted": {
 			inPlace: true, keeps: true,
 			meanwhile: func(d *restartedDrain) {
@@ -325,6 +335,13 @@ func TestDrainAfterRestart(t *testing.T) {
 				d.Expect(d.isSuspended() || d.hasRule() || tc.keeps).To(BeTrue())
 			}
 			d.Expect(d.hasRule()).NotTo(Equal(tc.keeps))
+			if tc.waits != v1alpha1.ReasonMachineDraining {
+				d.Expect(conditions.GetReason(d.stored(), v1alpha1.MachineNodeMaintenance)).NotTo(And(Equal(tc.waits), Not(BeEmpty())), "it does not wait any more")
+				unended.Lock()
+				reason := unended.machines[client.ObjectKeyFromObject(d.machine)].reason
+				unended.Unlock()
+				d.Expect(reason).NotTo(And(Equal(tc.waits), Not(BeEmpty())), "nor does the metric say so")
+			}
 			d.Eventually(d.resumed).WithTimeout(time.Minute).Should(Receive(And(HaveField("Type", workload.DrainContinued), HaveField("Node", "a"))))
 		})
 	}
@@ -362,27 +379,19 @@ func TestDrainAfterRestart(t *testing.T) {
 		"whose stage annotation was removed": func(m *clusterv1.Machine) { delete(m.Annotations, v1alpha1.MachineStageAnnotation) },
 		"whose stage annotation is invalid":  func(m *clusterv1.Machine) { m.Annotations[v1alpha1.MachineStageAnnotation] = "drain" },
 	} {
-		t.Run("M162: after a restart, a drain in place "+name+" stays suspended while its Cluster is being deleted", func(t *testing.T) {
+		t.Run("M162: after a restart, a drain in place "+name+" stays suspended while its Cluster is being deleted, without a reason", func(t *testing.T) {
 			d := beginDrain(t, true)
 			d.change(withdraw)
 			d.deleteCluster()
+			reported := conditions.Get(d.stored(), v1alpha1.MachineNodeMaintenance)
 			d.restart()
 			for now := time.Minute; now < time.Minute+20*time.Second; now += time.Second {
 				d.reconcile(now)
 				d.Expect(d.isSuspended()).To(BeTrue())
 			}
+			d.Expect(conditions.Get(d.stored(), v1alpha1.MachineNodeMaintenance)).To(Equal(reported))
 		})
 	}
-	t.Run("M162: after a restart, a drain in place stays suspended while its Cluster is being deleted and its policy cannot be decoded", func(t *testing.T) {
-		d := beginDrain(t, true)
-		d.deleteCluster()
-		d.restart()
-		d.r.Maintenances.Unread = unreadPolicy(t, "a")
-		for now := time.Minute; now < time.Minute+20*time.Second; now += time.Second {
-			d.reconcile(now)
-			d.Expect(d.isSuspended()).To(BeTrue())
-		}
-	})
 	t.Run("M162: while its Cluster is being deleted, no drain in place begins after a restart", func(t *testing.T) {
 		d := beginDrain(t, true)
 		drains, _ := drainingIn(t, d.remote)

@@ -72,11 +72,26 @@ func (r *Reconciler) reconcileStage(ctx context.Context, s *scope) (reconcile.Re
 
 // continueInDeletedCluster continues the suspended drain in place of a Machine whose Cluster is being deleted, unless nothing requests the
 // drain any more. The NodeMaintenance gets the settings and drain rules that the Machine has then, and does not change any more until the
-// Machine is deleted. The condition of the Machine stays as it is.
-func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if !machinedrain.MayBeMaintained(s.machine) || r.Maintenances.Continues(s.machine) {
+// Machine is deleted. The condition of the Machine stays as it is, unless the drain does not continue because its policy cannot be decoded
+// or a request fails: it says so then, and is removed when the drain has continued.
+func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) (result reconcile.Result, err error) {
+	if !machinedrain.MayBeMaintained(s.machine) {
 		return reconcile.Result{}, nil
 	}
+	if !r.Maintenances.Continues(s.machine) {
+		result, err = r.continueIfRequested(ctx, s)
+	}
+	reason := conditions.GetReason(s.machine, v1alpha1.MachineNodeMaintenance)
+	isReported := reason == v1alpha1.ReasonPolicyNotDecodable || reason == v1alpha1.ReasonReconcileFailed
+	if err == nil && isReported && r.Maintenances.Continues(s.machine) {
+		observeUnended(s, v1alpha1.ReasonMachineDraining)
+		err = r.setCondition(ctx, s, metav1.Condition{})
+	}
+	return result, err
+}
+
+// continueIfRequested is continueInDeletedCluster for a drain that is suspended.
+func (r *Reconciler) continueIfRequested(ctx context.Context, s *scope) (reconcile.Result, error) {
 	if err := r.findMaintenance(ctx, s, ""); err != nil || s.maintenance == nil || !s.maintenance.Drains() {
 		return reconcile.Result{}, err
 	}
@@ -84,7 +99,7 @@ func (r *Reconciler) continueInDeletedCluster(ctx context.Context, s *scope) (re
 	stage := machinedrain.ContinuedStage(s.machine, requested, s.maintenance)
 	switch {
 	case s.hasUnreadPolicy():
-		return reconcile.Result{RequeueAfter: unreadRetry}, nil
+		return r.holdRunning(ctx, s)
 	case stage == v1alpha1.StageDrain && s.policy != nil:
 		waiting, err := r.requestMaintenance(ctx, s)
 		return workload.RequeueAt(waiting.at, s.now), err
