@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -108,13 +109,17 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 	}
 	switch responsibility {
 	case machinedrain.Leaves:
-		r.forget(client.ObjectKeyFromObject(s.machine))
-		return r.patchMachine(ctx, s, "removing the hook", machinedrain.RemoveHook)
+		return r.leaveRunning(ctx, s)
 	case machinedrain.HandsOver:
 		return r.handOver(ctx, s)
 	default:
 		if machinedrain.HasHook(s.machine) {
 			return nil // another manager drains the Node
+		}
+		if r.mayStrand(s) && !machinedrain.UpdateContinues(s.machine) { // another manager may have removed the hook of this one
+			if stranded, err := r.findStranded(ctx, s); err == nil && stranded {
+				return r.completeMaintenance(ctx, s)
+			}
 		}
 		err := r.patchMachine(ctx, s, "removing exclude annotations", machinedrain.RemoveExcludes)
 		if errors.Is(err, errRestored) {
@@ -123,6 +128,56 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 		return err
 	}
 }
+
+// leaveRunning removes the hook of a running Machine that has left the watch filter. Before that, it ends a maintenance that no other
+// manager can end, as if the stage annotation had been removed, so that a restart does not interrupt it. It waits until an update in place
+// that has begun is over.
+func (r *Reconciler) leaveRunning(ctx context.Context, s *scope) error {
+	change := machinedrain.RemoveHook
+	if r.mayStrand(s) {
+		if machinedrain.UpdateContinues(s.machine) {
+			return nil
+		}
+		switch stranded, err := r.findStranded(ctx, s); {
+		case workload.IsNotConnected(err):
+			return nil // the next connection triggers a reconciliation
+		case err != nil:
+			return err
+		case stranded:
+			return r.endMaintenance(ctx, s)
+		}
+		if err := r.setCondition(ctx, s, metav1.Condition{}); err != nil {
+			return err
+		}
+		change = func(m *clusterv1.Machine) bool {
+			changed := machinedrain.EndMaintenance(m)
+			return machinedrain.RemoveHook(m) || changed
+		}
+	}
+	r.forget(client.ObjectKeyFromObject(s.machine))
+	return r.patchMachine(ctx, s, "removing the hook", change)
+}
+
+// mayStrand reports whether a running Machine that the watch filter does not select may have a maintenance in a workload cluster in which
+// no other manager works. If the Cluster has left the filter as well, the manager that has it continues.
+func (r *Reconciler) mayStrand(s *scope) bool {
+	return s.cluster != nil && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) && s.machine.DeletionTimestamp.IsZero() &&
+		machinedrain.MayHaveMaintenance(s.machine)
+}
+
+// findStranded reports whether such a Machine has a NodeMaintenance that must be completed.
+func (r *Reconciler) findStranded(ctx context.Context, s *scope) (bool, error) {
+	if delivered, err := r.areLabelsDelivered(ctx, s); err != nil || !delivered { // the Cluster may just have left the filter, too
+		return false, errors.Wrap(cmp.Or(err, errLabelsNotDelivered), "finding a NodeMaintenance that no other manager can end")
+	}
+	if err := r.findMaintenance(ctx, s, ""); err != nil {
+		return false, err
+	}
+	return s.maintenance != nil && s.hasLostPurpose(), nil
+}
+
+// errLabelsNotDelivered means that the watch of Clusters has not delivered the labels that the API server has.
+var errLabelsNotDelivered = errors.New("the watch has not delivered the labels of the Cluster")
 
 // handOver writes to the condition which manager must drain the Machine: once for each label, and again after a restart, because the other
 // manager overwrites it. The present condition does not show whether that manager runs: it may be from before the label was changed.

@@ -383,10 +383,7 @@ func (r *Reconciler) keepStage(ctx context.Context, s *scope, stage v1alpha1.Nod
 // requested only if the annotation requests Complete, or if the Machine belongs to no MachineDeployment any more.
 func (r *Reconciler) endStage(ctx context.Context, s *scope, stage v1alpha1.NodeMaintenanceStage) (metav1.Condition, error) {
 	if s.maintenance != nil && (stage == v1alpha1.StageComplete || s.hasLostPurpose()) {
-		if err := r.withdraw(ctx, s); err != nil {
-			return metav1.Condition{}, err
-		}
-		return machinedrain.StageCondition(v1alpha1.StageComplete, s.maintenance), r.completeMaintenance(ctx, s)
+		return machinedrain.StageCondition(v1alpha1.StageComplete, s.maintenance), r.endMaintenance(ctx, s)
 	}
 	if err := r.patchRemediation(ctx, s, machinedrain.EndMaintenance); err != nil || stage == "" {
 		return metav1.Condition{}, err
@@ -421,6 +418,14 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 	}
 	s.machine = changed
 	return nil
+}
+
+// endMaintenance withdraws what the drain of a Machine has set on it, and completes the NodeMaintenance.
+func (r *Reconciler) endMaintenance(ctx context.Context, s *scope) error {
+	if err := r.withdraw(ctx, s); err != nil {
+		return err
+	}
+	return r.completeMaintenance(ctx, s)
 }
 
 func (r *Reconciler) completeMaintenance(ctx context.Context, s *scope) error {
