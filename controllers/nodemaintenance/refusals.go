@@ -33,11 +33,10 @@ type refusals struct {
 // collect records an error that concerns only this write, see isOfWrite, and returns nil. It returns other errors, and conflicts, after
 // which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
-	if workload.IsConflict(err) || !isOfWrite(err) {
+	if workload.IsConflict(err) {
 		return err
 	}
-	s.recordRefusal(ctx, doing, err)
-	return nil
+	return s.collectRepeated(ctx, doing, err)
 }
 
 // isOfWrite reports whether an error is the API server's answer to one particular write, or says that there was no answer in time: a
@@ -47,9 +46,9 @@ func isOfWrite(err error) bool {
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
-// collectAnswer is collect for a write that was repeated after a conflict: it records a conflict, too, but only answers.
-func (s *scope) collectAnswer(ctx context.Context, doing string, err error) error {
-	if err == nil || !workload.IsAnswer(err) {
+// collectRepeated is collect for a write that was repeated after a conflict: it records a conflict, too.
+func (s *scope) collectRepeated(ctx context.Context, doing string, err error) error {
+	if !isOfWrite(err) {
 		return err
 	}
 	s.recordRefusal(ctx, doing, err)

@@ -326,6 +326,7 @@ func TestRefusedInstigator(t *testing.T) {
 		{"M39: the request for an existing Evacuation is refused", true, frozen},
 		{"M39, E64: a webhook denies it as if the Evacuation had changed", true, fakes.DeniedWithConflict()},
 		{"R71: the withdrawal is refused", false, frozen},
+		{"R71: the withdrawal gets no answer", false, &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}},
 		{"M39: another actor changes the Evacuation without pause", true, nil},
 		{"R71: also at the withdrawal", false, nil},
 	} {

@@ -189,7 +189,7 @@ func isHanging(err error, took time.Duration) bool {
 // withdrawFrom withdraws from an Evacuation during a drain. It also collects a conflict that lasts because another actor changes the
 // finalizers without pause.
 func (r *Reconciler) withdrawFrom(ctx context.Context, s *scope, e *v1alpha1.Evacuation) error {
-	return s.collectAnswer(ctx, withdrawing(e), r.setInstigator(ctx, s, e, evacuation.Withdraw))
+	return s.collectRepeated(ctx, withdrawing(e), r.setInstigator(ctx, s, e, evacuation.Withdraw))
 }
 
 func withdrawing(e *v1alpha1.Evacuation) string {
