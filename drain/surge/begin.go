@@ -162,7 +162,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		return settled(o.Deployment) && !o.Now.Before(l.Progress.Add(chosenTime))
 	})
 	why := "Deployment " + nameOf(o.Deployment) + " was scaled back, but its ReplicaSet deleted another Pod"
-	last = &Decision{Unmark: refs(left), Reports: append(reports, refuseAll(left, NotChosen, why)...)}
+	// They are unmarked once that is reported, see Abandoned: without a mark, it would look as if another actor had ended the surge.
+	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, why)...)}
 	if len(expected) > 0 || len(waiting) > 0 {
 		last.RequeueAt = o.Now.Add(settleInterval)
 	}

@@ -121,6 +121,28 @@ func TestRefusedReports(t *testing.T) {
 			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.deployment)
 		}
 	})
+	t.Run("E92: Pods of a later round wait although the reports about a Pod that its ReplicaSet has not deleted are refused", func(t *testing.T) {
+		w := surged(2, 1)
+		w.evacuated(1, v1alpha1.SurgeAlways) // of the later round
+		first, later := w.pods[0], w.pods[1]
+		w.settle()
+		w.step() // mark
+		refusing(w, first)
+		w.step()                // scale back
+		w.remove(w.pods[2].UID) // the new one
+		for deadline := w.evacuations[first.UID].since.Add(w.deadline); w.now.Before(deadline); w.now = w.now.Add(10 * time.Second) {
+			w.observe()
+			if w.step(); len(w.refusals) > 0 || w.marked() != 1 {
+				t.Fatalf("refused %v, %v, %d Pods are marked", w.refusals, w.reports, w.marked())
+			}
+		}
+		if w.step(); w.marked() > 0 { // it is to be evicted
+			t.Errorf("%d Pods are marked", w.marked())
+		}
+		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 || w.pod(later.UID) != nil {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.reports)
+		}
+	})
 	t.Run("E91: no replica is added without a record of the surge", func(t *testing.T) {
 		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
 		refusing(w, w.pods...)
