@@ -81,6 +81,11 @@ func (d Decision) IsRecorded(refused []Report) bool {
 	return len(d.Recorded) == 0 || slices.ContainsFunc(d.Recorded, func(pod types.UID) bool { return !slices.Contains(podsOf(refused), pod) })
 }
 
+// Refuses reports whether the decision refuses the surge for a Pod.
+func (d Decision) Refuses(pod types.UID) bool {
+	return slices.ContainsFunc(d.Reports, func(report Report) bool { return report.Pod == pod && report.Refusal != "" })
+}
+
 // Refuse returns the reports after the API server has refused a write of the decision, as it has since a time: after refusedTime, the surge
 // ends for the Pods that it serves. A write that ends a surge is repeated.
 func (d Decision) Refuse(why error, since, now time.Time) []Report {

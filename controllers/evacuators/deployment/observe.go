@@ -23,7 +23,7 @@ import (
 
 // findPodsToReplace finds the Pods of the Deployment whose active evacuator is this one.
 func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
-	found, known, err := s.finder.Find(ctx, s.key.Namespace, func(pod *corev1.Pod) bool { return rules.DeploymentOf(pod) == s.key.Name })
+	found, known, err := s.finder.Find(ctx, s.key.Namespace, s.belongs)
 	if err != nil || !known {
 		return known, err
 	}
@@ -52,6 +52,9 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	}
 	return true, nil
 }
+
+// belongs reports whether a Pod seems to be one of the Deployment.
+func (s *scope) belongs(pod *corev1.Pod) bool { return rules.DeploymentOf(pod) == s.key.Name }
 
 // observe reads the Deployment and the related objects that the next decision needs.
 func (s *scope) observe(ctx context.Context) error {

@@ -3,7 +3,6 @@ package deployment
 import (
 	"context"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -127,7 +125,9 @@ func TestAnswerOfProxy(t *testing.T) {
 		NewWithT(t).Expect(s.observe(t.Context())).To(MatchError(proxy))
 	})
 	t.Run("E25: a write that a proxy answers with 404 fails, so that it is repeated", func(t *testing.T) {
-		g, changed, s := NewWithT(t), d.DeepCopy(), &scope{key: client.ObjectKeyFromObject(d), live: live, observed: surge.Observation{Deployment: d}}
+		g, changed, s := NewWithT(t), d.DeepCopy(), &scope{
+			key: client.ObjectKeyFromObject(d), live: live, findAgain: (&present{WithWatch: fakes.Client()}).finder, observed: surge.Observation{Deployment: d},
+		}
 		changed.Spec.Replicas = ptr.To[int32](1)
 		_, err := (&Reconciler{}).apply(t.Context(), s, surge.Decision{Deployment: changed})
 		g.Expect(err).To(MatchError(proxy))
@@ -176,7 +176,7 @@ func TestRefusedWrite(t *testing.T) {
 			g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
 			s := &scope{
 				key: client.ObjectKeyFromObject(d), observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
-				assignments: map[types.UID]assignment.Assignment{"pod": {Evacuation: e, Pod: &corev1.Pod{}}},
+				assignments: map[types.UID]assignment.Assignment{"pod": {Evacuation: e, Pod: &corev1.Pod{}}}, findAgain: (&present{WithWatch: watched}).finder,
 			}
 			r := &Reconciler{Clusters: &workload.Clusters{}, Clock: clock.RealClock{}, refused: expiring.NewMap[types.UID, time.Time](t.Context())}
 			for _, each := range tc.answers {
@@ -240,55 +240,5 @@ func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 	return pod, found
 }
 
-func TestRefusedReport(t *testing.T) {
-	for name, tc := range map[string]struct {
-		refused  []string
-		writes   bool
-		complete bool
-	}{
-		"E92: writes when the reports are stored":                              {nil, true, true},
-		"E92: reports on the other Pods and writes if the first is refused":    {[]string{"a"}, true, false},
-		"E92: writes although the report is refused on a Pod of a later round": {[]string{"later"}, true, false},
-		"E92: does not write if only that on a Pod of a later round is stored": {[]string{"a", "b"}, false, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-			d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "web"}}
-			var evacuations []client.Object
-			decision, assignments := surge.Decision{Recorded: []types.UID{"a", "b"}}, map[types.UID]assignment.Assignment{}
-			for _, pod := range []types.UID{"a", "b", "later"} {
-				e := &v1alpha1.Evacuation{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(pod)}}
-				evacuations, assignments[pod] = append(evacuations, e), assignment.Assignment{Evacuation: e, Pod: &corev1.Pod{}}
-				decision.Reports = append(decision.Reports, surge.Report{Pod: pod, Surged: surge.EventSurged, Message: "scaled"})
-			}
-			watched := fakes.Builder(evacuations...).WithStatusSubresource(evacuations...).WithInterceptorFuncs(interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, of string, e client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
-					if slices.Contains(tc.refused, e.GetName()) {
-						return apierrors.NewForbidden(schema.GroupResource{Resource: "evacuations"}, e.GetName(), nil)
-					}
-					return c.SubResource(of).Patch(ctx, e, p, options...)
-				},
-			}).Build()
-			for _, e := range evacuations {
-				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), e)).To(Succeed())
-			}
-			s := &scope{
-				key: client.ObjectKeyFromObject(d), live: fake.NewClientBuilder().WithObjects(d).Build(), assignments: assignments,
-				observed: surge.Observation{Deployment: d, Now: now}, finder: assignment.Finder{Watched: watched, Now: now},
-			}
-			g.Expect(s.live.Get(t.Context(), s.key, d)).To(Succeed())
-			decision.Deployment = d.DeepCopy()
-			decision.Deployment.Spec.Replicas = ptr.To[int32](2)
-			complete, err := (&Reconciler{Clusters: &workload.Clusters{}, Clock: clock.RealClock{}}).apply(t.Context(), s, decision)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(complete).To(Equal(tc.complete))
-			g.Expect(s.live.Get(t.Context(), s.key, d)).To(Succeed())
-			g.Expect(d.Spec.Replicas != nil).To(Equal(tc.writes))
-			for _, e := range evacuations {
-				stored, isRefused := &v1alpha1.Evacuation{}, slices.Contains(tc.refused, e.GetName())
-				g.Expect(watched.Get(t.Context(), client.ObjectKeyFromObject(e), stored)).To(Succeed())
-				g.Expect(surge.SurgedIn(stored)).To(Equal(map[bool]string{false: surge.EventSurged}[isRefused]))
-			}
-		})
-	}
-}
+func (cached) DaemonSetExists(string, string, types.UID) (exists, known bool) { return false, true }
+func (cached) NamespaceLabels(string) (map[string]string, bool)               { return nil, true }

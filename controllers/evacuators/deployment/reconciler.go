@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -42,6 +43,7 @@ type scope struct {
 	live        client.Client
 	readings    *expiring.Map[types.UID, reading]
 	finder      assignment.Finder
+	findAgain   func() (assignment.Finder, error)   // returns the finder of the present connection, an error if the Cluster is paused
 	assignments map[types.UID]assignment.Assignment // by Pod
 	observed    surge.Observation
 }
@@ -54,18 +56,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		"Deployment", klog.KRef(request.Object.Namespace, request.Object.Name)))
 	s := &scope{
 		cluster: request.Cluster, key: request.Object, readings: r.readings,
-		assignments: map[types.UID]assignment.Assignment{}, observed: surge.Observation{Now: r.Clock.Now()},
+		assignments: map[types.UID]assignment.Assignment{},
 	}
+	s.findAgain = func() (assignment.Finder, error) { return r.finder(ctx, s.cluster) }
 	var err error
-	if s.client, err = r.Clusters.Client(ctx, request.Cluster); err != nil {
+	if s.finder, err = s.findAgain(); err != nil {
 		return workload.Result(err)
 	}
+	s.client, s.observed.Now = s.finder.Watched, s.finder.Now
 	if s.live, err = r.Clusters.UncachedClient(ctx, request.Cluster); err != nil {
 		return workload.Result(err)
-	}
-	s.finder = assignment.Finder{
-		Watched: s.client, Observation: r.Clusters.CurrentObservation(s.cluster), Class: v1alpha1.EvacuatorClassDeployment,
-		Suspension: r.Maintenances.Suspension(ctx, s.cluster), Now: s.observed.Now,
 	}
 	known, err := s.findPodsToReplace(ctx)
 	if err != nil {
@@ -89,10 +89,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 }
 
 // apply stores the reports and then writes the decision. Each write fails with a conflict if its object has changed since it was observed.
-// It returns complete = false if the API server has refused a report.
+// It returns complete = false if the API server has refused a report, or if the decision is outdated before the other writes.
 func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) (complete bool, err error) {
 	refused, err := r.reportAll(ctx, s, d.Reports)
 	if err != nil || !d.IsRecorded(refused) {
+		return false, err
+	}
+	if outdated, err := s.isOutdated(ctx, d); err != nil || outdated {
 		return false, err
 	}
 	complete = len(refused) == 0
@@ -106,6 +109,38 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, d surge.Decision) (com
 		}
 	}
 	return complete, err
+}
+
+// finder returns the finder of Pods of Deployments. It returns an error if the Cluster is paused.
+func (r *Reconciler) finder(ctx context.Context, cluster types.NamespacedName) (assignment.Finder, error) {
+	watched, err := r.Clusters.Client(ctx, cluster)
+	return assignment.Finder{
+		Watched: watched, Observation: r.Clusters.CurrentObservation(cluster), Class: v1alpha1.EvacuatorClassDeployment,
+		Suspension: r.Maintenances.Suspension(ctx, cluster), Now: r.Clock.Now(),
+	}, err
+}
+
+// isOutdated reports whether a Pod that the Deployment was found to replace does not wait for that any more, since its drain was suspended
+// or cancelled, or its deadline exceeded, or whether the Pods are not known: the requests since they were found may have taken long. Pods
+// that the decision refuses do not count, because they may be evicted.
+func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) {
+	if d.Deployment == nil && d.Autoscaler == nil && len(d.Mark)+len(d.Unmark) == 0 {
+		return false, nil
+	}
+	finder, err := s.findAgain()
+	if err != nil {
+		return false, err
+	}
+	found, known, err := finder.Find(ctx, s.key.Namespace, s.belongs)
+	if err != nil || !known {
+		return !known, err //nolint:wrapcheck // it names what was read
+	}
+	return slices.ContainsFunc(s.observed.Leaving, func(pod surge.Leaving) bool {
+		waits := func(a assignment.Assignment) bool {
+			return a.Pod.UID == pod.UID && !a.Suspended && !a.Expired && !a.Passed
+		}
+		return !pod.Suspended && !d.Refuses(pod.UID) && !slices.ContainsFunc(found, waits)
+	}), nil
 }
 
 // refusedTTL is how long it is kept that a write was refused. It must exceed the longest interval between two attempts.
