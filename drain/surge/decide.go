@@ -28,6 +28,8 @@ type Observation struct {
 	Marked []PodRef
 	// Abandoned are the marked Pods whose evacuator has completed or missed its deadline. They are evicted, or stay if the drain is cancelled.
 	Abandoned []PodRef
+	// Passed are the marked Pods that a later evacuator is to remove: their ReplicaSet must not delete them.
+	Passed []PodRef
 	// Unscheduled is what was read of the Pods of the Deployment that have no Node, if AwaitsPods. It may have been read some time ago.
 	Unscheduled Unscheduled
 	// Drains are those in progress in the workload cluster, see DrainsOf.
@@ -194,7 +196,7 @@ func decide(o Observation) Decision {
 		return d
 	}
 	d := begin(o)
-	d.Unmark = append(d.Unmark, o.Abandoned...)
+	d.Unmark = slices.Concat(d.Unmark, o.Abandoned, o.Passed)
 	if _, copied := o.Deployment.Annotations[v1alpha1.SurgeAnnotation]; copied && d.Deployment == nil {
 		d.Deployment = o.Deployment.DeepCopy()
 		SetBaseline(d.Deployment, nil)
@@ -231,7 +233,7 @@ func dropInvalid(o Observation, why error) Decision {
 // orphaned cleans up the surge of a Deployment that was deleted.
 func orphaned(o Observation) Decision {
 	d, _ := restoreOrphans(o)
-	d.Unmark = o.Abandoned
+	d.Unmark = slices.Concat(o.Abandoned, o.Passed)
 	d.Reports = refuseAll(o.Leaving, NoDeployment, "The Deployment of the Pod does not exist")
 	return d
 }

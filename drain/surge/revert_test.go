@@ -81,6 +81,25 @@ func TestRevert(t *testing.T) {
 			}
 		}
 	})
+	t.Run("E77, E87: restores the deletion cost of a Pod that a later evacuator is to remove, before its ReplicaSet can delete it", func(t *testing.T) {
+		w := surged(2, 1)
+		w.settle()
+		w.step() // mark
+		passed := surge.PodRef{Name: w.pods[0].Name, UID: w.pods[0].UID}
+		clear(w.evacuations)
+		during := w.observed()
+		during.Passed = []surge.PodRef{passed}
+		after := w.observed()
+		after.Passed, after.Marked, after.Deployment = during.Passed, nil, after.Deployment.DeepCopy()
+		surge.SetBaseline(after.Deployment, nil)
+		deleted := after
+		deleted.Deployment = nil
+		for name, o := range map[string]surge.Observation{"during the surge": during, "after it": after, "after the Deployment was deleted": deleted} {
+			if d := surge.Decide(o); !slices.Equal(d.Unmark, []surge.PodRef{passed}) || d.Deployment != nil {
+				t.Errorf("%s: got %+v", name, d)
+			}
+		}
+	})
 	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {
 		w := surged(2, 2)
 		stays, moves := w.pods[0].UID, w.pods[1].UID

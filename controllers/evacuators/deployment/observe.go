@@ -31,18 +31,19 @@ func (s *scope) findPodsToReplace(ctx context.Context) (known bool, err error) {
 	s.observed.Drains = surge.DrainsOf(nil, maintenances)
 	for _, assigned := range found {
 		pod, e := assigned.Pod, assigned.Evacuation
-		if assigned.Passed {
-			continue
+		ref, isMarked := surge.PodRef{Name: pod.Name, UID: pod.UID}, pod.DeletionTimestamp == nil && surge.Marked(pod)
+		switch {
+		case assigned.Passed && isMarked:
+			s.observed.Passed = append(s.observed.Passed, ref)
+		case assigned.Expired && isMarked:
+			s.observed.Abandoned = append(s.observed.Abandoned, ref)
 		}
-		if assigned.Expired {
-			if pod.DeletionTimestamp == nil && surge.Marked(pod) {
-				s.observed.Abandoned = append(s.observed.Abandoned, surge.PodRef{Name: pod.Name, UID: pod.UID})
-			}
+		if assigned.Passed || assigned.Expired {
 			continue
 		}
 		s.assignments[pod.UID] = assigned
 		s.observed.Leaving = append(s.observed.Leaving, surge.Leaving{
-			PodRef: surge.PodRef{Name: pod.Name, UID: pod.UID}, Policy: surge.PolicyFor(pod, assigned.Terms.Maintenances), Suspended: assigned.Suspended,
+			PodRef: ref, Policy: surge.PolicyFor(pod, assigned.Terms.Maintenances), Suspended: assigned.Suspended,
 			Restart: surge.RestartsFor(pod, assigned.Terms.Maintenances), Drains: surge.DrainsOf(pod, maintenances),
 			Asked: evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer),
 			Ready: rules.Ready(pod), Marked: surge.Marked(pod),

@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -242,3 +243,45 @@ func (c cached) PodByUID(uid types.UID) (*corev1.Pod, bool) {
 
 func (cached) DaemonSetExists(string, string, types.UID) (exists, known bool) { return false, true }
 func (cached) NamespaceLabels(string) (map[string]string, bool)               { return nil, true }
+
+func TestMarkedPods(t *testing.T) {
+	for name, tc := range map[string]struct {
+		completed, later  bool
+		abandoned, passed int
+	}{
+		"E24: the evacuator is active":                           {},
+		"E77: the Pod is to be evicted":                          {completed: true, abandoned: 1},
+		"E77, E87: a later evacuator is to remove the Pod":       {completed: true, later: true, passed: 1},
+		"E24: a later evacuator is not tried while it is active": {later: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, now := NewWithT(t), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "shop", Name: "web-abc-1", UID: "pod", Labels: map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: "abc"},
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-abc", Controller: ptr.To(true)}},
+				},
+				Spec: corev1.PodSpec{NodeName: "n"},
+			}
+			surge.Mark(pod)
+			e := evacuation.New(pod, nil, 1800)
+			e.CreationTimestamp, e.Status.ActiveEvacuatorClass = metav1.NewTime(now), ptr.To(v1alpha1.EvacuatorClassDeployment)
+			e.Status.ActiveEvacuatorCompleted = tc.completed
+			if tc.later {
+				e.Spec.Evacuators = []v1alpha1.Evacuator{{EvacuatorClass: "later.example.com", Priority: 1}}
+			}
+			m := &v1alpha1.NodeMaintenance{
+				ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes("n")},
+			}
+			found := &present{
+				WithWatch: fakes.Client(e, m, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}), pods: cached{pods: map[types.UID]*corev1.Pod{"pod": pod}}, now: now,
+			}
+			s := &scope{key: types.NamespacedName{Namespace: "shop", Name: "web"}, assignments: map[types.UID]assignment.Assignment{}}
+			s.finder, _ = found.finder()
+			g.Expect(s.findPodsToReplace(t.Context())).To(BeTrue())
+			g.Expect(s.observed.Abandoned).To(HaveLen(tc.abandoned))
+			g.Expect(s.observed.Passed).To(HaveLen(tc.passed))
+			g.Expect(s.observed.Leaving).To(HaveLen(1 - tc.abandoned - tc.passed))
+		})
+	}
+}
