@@ -137,6 +137,8 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 			reports = append(reports, refuse(pod, NoDeployment, "Deployment "+nameOf(o.Deployment)+" does not control the Pod"))
 		case pod.Marked:
 			chosen = append(chosen, pod)
+		case pod.Surged == EventSurged && pod.late(o.Now): // the surge has ended, but the report about that may have been refused
+			reports = append(reports, refuse(pod, NotAvailable, notAvailable(o.Deployment)))
 		case pod.Surged == EventSurged:
 			scaled = append(scaled, pod)
 		case !pod.isRequested():
@@ -154,20 +156,25 @@ func triage(o Observation) (waiting []Leaving, reports []Report, last *Decision)
 		reports = append(reports, refuseAll(slices.Concat(scaled, waiting), Edited, "Another actor replaced Deployment "+nameOf(o.Deployment)+" during the surge")...)
 		waiting = nil
 	}
+	return waiting, reports, awaitChosen(o, chosen, waiting, reports)
+}
+
+// awaitChosen returns the decision to wait for the marked Pods of the previous round, nil if there are none. Their ReplicaSet is expected
+// to delete them. The next round begins when it has.
+func awaitChosen(o Observation, chosen, waiting []Leaving, reports []Report) *Decision {
 	if len(chosen) == 0 {
-		return waiting, reports, nil
+		return nil
 	}
-	// Their ReplicaSet is expected to delete the marked Pods. The next round begins when it has.
 	left, expected := partition(chosen, func(l Leaving) bool {
 		return settled(o.Deployment) && !o.Now.Before(l.Progress.Add(chosenTime))
 	})
 	why := "Deployment " + nameOf(o.Deployment) + " was scaled back, but its ReplicaSet deleted another Pod"
 	// They are unmarked once that is reported, see Abandoned: without a mark, it would look as if another actor had ended the surge.
-	last = &Decision{Reports: append(reports, refuseAll(left, NotChosen, why)...)}
+	d := &Decision{Reports: append(reports, refuseAll(left, NotChosen, why)...)}
 	if len(expected) > 0 || len(waiting) > 0 {
-		last.RequeueAt = o.Now.Add(settleInterval)
+		d.RequeueAt = o.Now.Add(settleInterval)
 	}
-	return waiting, reports, last
+	return d
 }
 
 // scaleBackLost scales back a Deployment from which another actor has removed the record of the surge, but not the number of replicas. The

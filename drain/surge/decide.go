@@ -331,7 +331,7 @@ func (s *surging) serving() (serving []Leaving, late []Report) {
 	for _, pod := range s.Leaving {
 		switch {
 		case !s.b.includes(pod.UID):
-		case s.b.Returning == nil && !s.Now.Before(pod.Deadline.Add(-lastMargin)):
+		case s.b.Returning == nil && pod.late(s.Now):
 			late = append(late, s.tooLate(pod))
 		default:
 			serving = append(serving, pod)
@@ -341,12 +341,19 @@ func (s *surging) serving() (serving []Leaving, late []Report) {
 }
 
 func (s *surging) tooLate(pod Leaving) Report {
-	why := "The new Pods of Deployment " + s.name() + " did not become available in time"
+	why := notAvailable(s.Deployment)
 	if failure := s.failure(); failure != nil {
 		return refuse(pod, failure.refusal, why+". "+failure.why)
 	}
 	return refuse(pod, NotAvailable, why)
 }
+
+func notAvailable(d *appsv1.Deployment) string {
+	return "The new Pods of Deployment " + nameOf(d) + " did not become available in time"
+}
+
+// late reports whether the progress deadline of the Pod is about to be exceeded.
+func (l Leaving) late(now time.Time) bool { return !now.Before(l.Deadline.Add(-lastMargin)) }
 
 func (b *Baseline) includes(uid types.UID) bool {
 	return slices.ContainsFunc(b.Pods, func(pod PodRef) bool { return pod.UID == uid })

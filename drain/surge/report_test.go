@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
@@ -200,6 +201,31 @@ func TestRefusedReports(t *testing.T) {
 		w.deployment.Labels, w.deployment.Annotations = nil, nil
 		if settle(w); *w.deployment.Spec.Replicas != 4 {
 			t.Errorf("got %v", w.deployment)
+		}
+	})
+	t.Run("E27, E92: the same if the report about another Pod of the round is stored", func(t *testing.T) {
+		w := deployed(3, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways)
+		w.step()
+		w.full = true
+		w.step()
+		w.replicate()
+		w.observe()
+		first, second, later := w.baseline().Pods[0].UID, w.baseline().Pods[1].UID, types.UID("web-003")
+		w.refusing[first] = true
+		w.now = w.evacuations[first].since.Add(progressDeadline - 5*time.Second)
+		w.evacuations[later].since = w.now // renewed
+		w.step()
+		for range 5 {
+			w.replicate()
+			w.observe()
+			if w.step(); len(w.refusals) != 1 || w.refusals[second] != surge.Unschedulable {
+				t.Fatalf("refused: %v, %v", w.refusals, w.reports)
+			}
+		}
+		w.schedule()
+		w.now = w.now.Add(5 * time.Second)
+		if settle(w); len(w.refusals) != 1 || len(w.evacuations) > 0 {
+			t.Errorf("refused: %v, %v", w.refusals, w.reports)
 		}
 	})
 	t.Run("E27, E92: the Pods of later rounds are surged although a Pod whose deadline is about to be exceeded cannot be refused", func(t *testing.T) {

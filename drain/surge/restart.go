@@ -66,7 +66,7 @@ func (r *restart) present(waiting []Leaving) (present []Leaving) {
 	rollout := "Waiting for the rollout of Deployment " + nameOf(r.Deployment) + " to end."
 	failed, why := r.failure()
 	for _, pod := range waiting {
-		replaced, late := pod.Restarted != restartedAt(r.Deployment), !r.Now.Before(pod.Deadline.Add(-lastMargin))
+		replaced, late := pod.Restarted != restartedAt(r.Deployment), pod.late(r.Now)
 		rolls := replaced || rollsOut(r.Deployment)
 		switch {
 		case !replaced && r.wasRestarted(pod): // its template is the present one again
