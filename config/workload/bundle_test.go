@@ -189,7 +189,7 @@ func TestNodeAgentNamespace(t *testing.T) {
 
 // digests are those of the objects of the last bundle versions. A change of the objects needs a new version and its digest here.
 var digests = map[int]string{
-	13: "d43d19aeadf1e43e6127a7e7eda3e1ebdefe36fce8494538a5b5cdfb04ff8bea",
+	13: "3a0372e0cb4828e364f07344d58c765fca922a7cee9f157cc5bd350e9583963f",
 }
 
 func TestVersionChangesWithObjects(t *testing.T) {

@@ -149,10 +149,69 @@ func testCancellationAdmission(t *testing.T, all *admission) {
 		}
 		a.Expect(a.admin.Create(a.Context(), pod)).To(Succeed())
 		e := a.evacuation("owner", v1alpha1.CancellationForbid, func(e *v1alpha1.Evacuation) {
+			e.Name, e.Spec.PodRef.UID = string(pod.UID)+"-owner", string(pod.UID)
 			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
 		})
 		a.Expect(canceller.Delete(a.Context(), e)).To(deniedWith("cannot be cancelled"))
 		a.Expect(a.admin.Delete(a.Context(), pod, client.GracePeriodSeconds(0))).To(Succeed())
 		gone(a, e)
+	})
+	testCollectionAdmission(t, all, canceller, finalizer)
+}
+
+func testCollectionAdmission(t *testing.T, all *admission, canceller, finalizer client.Client) {
+	t.Helper()
+	podOf := func(e *v1alpha1.Evacuation) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: e.Spec.PodRef.Name, UID: types.UID(e.Spec.PodRef.UID)}
+	}
+	t.Run("E98: denies the garbage collector the deletion of an Evacuation that its Pod does not own", func(t *testing.T) {
+		a := all.sub(t)
+		owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "owner-"}}
+		a.Expect(a.admin.Create(a.Context(), owner)).To(Succeed())
+		replaced, similar := a.evacuation("replaced", v1alpha1.CancellationAllow), a.evacuation("similar", v1alpha1.CancellationForbid)
+		a.Expect(changed(a, canceller, replaced, func(e *v1alpha1.Evacuation) {
+			e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		})).To(Succeed())
+		replaced.Status.EvacuationCancellationPolicy = v1alpha1.CancellationForbid
+		a.Expect(a.admin.Status().Update(a.Context(), replaced)).To(Succeed())
+		begin, err := a.cp.Audit().Mark()
+		a.Expect(err).NotTo(HaveOccurred())
+		a.Expect(a.admin.Delete(a.Context(), owner)).To(Succeed())
+		a.Expect(changed(a, finalizer, similar, func(e *v1alpha1.Evacuation) {
+			otherKind, otherName, otherUID := podOf(e), podOf(e), podOf(e)
+			otherKind.Kind, otherName.Name, otherUID.UID = "Secret", "other", "other"
+			e.OwnerReferences = []metav1.OwnerReference{otherKind, otherName, otherUID}
+		})).To(Succeed())
+		for _, e := range []*v1alpha1.Evacuation{replaced, similar} {
+			a.Eventually(func(g Gomega) {
+				events, err := a.cp.Audit().Since(begin)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(events.Verb("delete").Resource("evacuations").Named(namespace, e.Name)).NotTo(BeEmpty())
+			}, eventually, pace).Should(Succeed())
+			a.Expect(finalizer.Delete(a.Context(), e)).To(Succeed())
+		}
+	})
+	// Without --use-service-account-credentials, this user is the garbage collector and the namespace controller.
+	controllers := all.user("system:kube-controller-manager")
+	t.Run("E98: denies the kube-controller-manager that deletion, and allows others", func(t *testing.T) {
+		a := all.sub(t)
+		foreign := func(e *v1alpha1.Evacuation) { e.Finalizers = []string{"example.com/audit"} }
+		unowned := a.evacuation("unowned", v1alpha1.CancellationForbid)
+		a.Expect(controllers.Delete(a.Context(), unowned)).To(deniedWith("cannot be cancelled"))
+		a.Expect(finalizer.Delete(a.Context(), unowned)).To(Succeed())
+		collected := a.evacuation("collected", v1alpha1.CancellationForbid, foreign)
+		a.Expect(changed(a, finalizer, collected, func(e *v1alpha1.Evacuation) { e.OwnerReferences = []metav1.OwnerReference{podOf(e)} })).To(Succeed())
+		a.Expect(controllers.Delete(a.Context(), collected)).To(Succeed())
+		a.namespace("terminating")
+		leftBehind := a.evacuation("left", v1alpha1.CancellationForbid, foreign, func(e *v1alpha1.Evacuation) { e.Namespace = "terminating" })
+		a.Expect(controllers.Delete(a.Context(), leftBehind)).To(deniedWith("cannot be cancelled"))
+		a.Expect(a.admin.Delete(a.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "terminating"}})).To(Succeed())
+		a.Eventually(func() error { return controllers.Delete(a.Context(), leftBehind) }, eventually, pace).Should(Succeed())
+		for _, e := range []*v1alpha1.Evacuation{collected, leftBehind} {
+			a.Expect(changed(a, a.admin, e, func(e *v1alpha1.Evacuation) { e.Finalizers = nil })).To(Succeed())
+		}
+		a.Eventually(func() error {
+			return a.admin.Get(a.Context(), types.NamespacedName{Name: "terminating"}, &corev1.Namespace{})
+		}, eventually, pace).Should(Satisfy(apierrors.IsNotFound))
 	})
 }
