@@ -86,6 +86,10 @@ func (d Decision) Refuses(pod types.UID) bool {
 	return slices.ContainsFunc(d.Reports, func(report Report) bool { return report.Pod == pod && report.Refusal != "" })
 }
 
+// Ends reports whether the decision ends a surge and depends on its reports. If the drains are cancelled meanwhile, the next decision may
+// not know of the surge any more, since its record may have been lost.
+func (d Decision) Ends() bool { return len(d.Recorded) > 0 && len(d.Serves) == 0 }
+
 // Refuse returns the reports after the API server has refused a write of the decision, as it has since a time: after refusedTime, the surge
 // ends for the Pods that it serves. A write that ends a surge is repeated.
 func (d Decision) Refuse(why error, since, now time.Time) []Report {

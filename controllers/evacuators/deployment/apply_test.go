@@ -110,6 +110,8 @@ func TestOutdatedDecision(t *testing.T) {
 	unmark := func(d *surge.Decision) { d.Deployment, d.Unmark = nil, []surge.PodRef{{Name: "web-abc-1", UID: "pod"}} }
 	raise := func(d *surge.Decision) { d.Deployment, d.Autoscaler = nil, &autoscalingv2.HorizontalPodAutoscaler{} }
 	report := func(d *surge.Decision) { d.Deployment = nil }
+	restore := func(d *surge.Decision) { scale(d); d.Recorded = []types.UID{"pod"} }
+	begin := func(d *surge.Decision) { restore(d); d.Serves = []surge.Leaving{{PodRef: surge.PodRef{UID: "pod"}}} }
 	refuse := func(d *surge.Decision) {
 		scale(d)
 		d.Reports[0] = surge.Report{Refusal: surge.Edited, Message: "edited"}
@@ -117,6 +119,9 @@ func TestOutdatedDecision(t *testing.T) {
 	nothing, resume := func(*present) {}, func(p *present) { p.suspended = false }
 	suspend, pause := func(p *present) { p.suspended = true }, func(p *present) { p.paused = paused }
 	cancel := func(p *present) { _ = p.Delete(context.Background(), m.DeepCopy()) }
+	withdraw := func(p *present) {
+		_ = p.Patch(context.Background(), p.evacuation.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	}
 	evict, forget := func(p *present) { p.pod.DeletionTimestamp = new(metav1.Now()) }, func(p *present) { p.pods = nil }
 	expire := func(p *present) { p.now = p.now.Add(time.Hour) }
 	later := func(p *present) {
@@ -142,6 +147,9 @@ func TestOutdatedDecision(t *testing.T) {
 		"E25: a Deployment is not scaled after a Pod has terminated":             {scale, nothing, evict, false, false, false},
 		"E25: a Deployment is not scaled after a progress deadline":              {scale, nothing, expire, false, false, false},
 		"E87: a Deployment is not scaled when a later evacuator is next":         {scale, later, expire, false, false, false},
+		"E97: a lost surge is scaled back although the drain was cancelled":      {restore, nothing, withdraw, true, true, false},
+		"E97: a lost surge is not scaled back after a Machine was paused":        {restore, nothing, suspend, false, false, false},
+		"E77: a Deployment is not scaled up after the drain was cancelled":       {begin, nothing, withdraw, false, false, false},
 		"E25: a Deployment is scaled although a refused Pod is evicted":          {refuse, nothing, evict, true, true, false},
 	} {
 		t.Run(name+", while reports are stored", func(t *testing.T) {

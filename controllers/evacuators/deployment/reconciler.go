@@ -122,7 +122,7 @@ func (r *Reconciler) finder(ctx context.Context, cluster types.NamespacedName) (
 
 // isOutdated reports whether a Pod that the Deployment was found to replace does not wait for that any more, since its drain was suspended
 // or cancelled, or its deadline exceeded, or whether the Pods are not known: the requests since they were found may have taken long. Pods
-// that the decision refuses do not count, because they may be evicted.
+// that the decision refuses do not count, because they may be evicted. What ends a surge by its reports is only outdated by a suspension.
 func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) {
 	if d.Deployment == nil && d.Autoscaler == nil && len(d.Mark)+len(d.Unmark) == 0 {
 		return false, nil
@@ -136,10 +136,14 @@ func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) 
 		return !known, err //nolint:wrapcheck // it names what was read
 	}
 	return slices.ContainsFunc(s.observed.Leaving, func(pod surge.Leaving) bool {
-		waits := func(a assignment.Assignment) bool {
-			return a.Pod.UID == pod.UID && !a.Suspended && !a.Expired && !a.Passed
+		if pod.Suspended || d.Refuses(pod.UID) {
+			return false
 		}
-		return !pod.Suspended && !d.Refuses(pod.UID) && !slices.ContainsFunc(found, waits)
+		at := slices.IndexFunc(found, func(a assignment.Assignment) bool { return a.Pod.UID == pod.UID })
+		if at >= 0 && found[at].Suspended {
+			return true
+		}
+		return !d.Ends() && (at < 0 || found[at].Expired || found[at].Passed)
 	}), nil
 }
 
