@@ -29,7 +29,13 @@ const progressInterval = 5 * time.Second
 
 // report writes the condition of a draining Machine from the outcome of a step that waits, and returns the result of the reconciliation.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	if err := r.recordClock(ctx, s); err != nil {
+	var delayed recordDelayedError
+	switch err := r.recordClock(ctx, s); {
+	case errors.As(err, &delayed) && (result.at.IsZero() || delayed.due.Before(result.at)):
+		return workload.RequeueAt(delayed.due, s.now), nil
+	case errors.As(err, &delayed):
+		return workload.RequeueAt(result.at, s.now), nil
+	case err != nil:
 		return reconcile.Result{}, err
 	}
 	return r.reportWait(ctx, s, result)
@@ -127,6 +133,10 @@ func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1
 // deadline is exceeded, and reports a persistent failure in its condition.
 func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconcile.Result, err error) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(s.machine)
+	var delayed recordDelayedError
+	if errors.As(err, &delayed) {
+		err, result = nil, workload.RequeueAt(delayed.due, s.now)
+	}
 	if workload.IsNotConnected(err) || workload.IsPaused(err) {
 		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation
 	}

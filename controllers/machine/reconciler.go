@@ -75,6 +75,7 @@ type Reconciler struct {
 	turns         turns
 	released      released
 	conditions    writelimit.Limiter[types.NamespacedName]  // of conditions that report progress only
+	records       writelimit.Limiter[types.NamespacedName]  // of the clocks of drains: see nextRecord
 	memories      sync.Map                                  // what reconciliations remember, by the Machine's namespace and name: see memory
 	blocked       sync.Map                                  // since when drains have been blocked, by the Machine's namespace and name: see recordAfter
 	requested     sync.Map                                  // when drains in place were requested, by the Machine's namespace and name: see requestDrain
@@ -440,6 +441,7 @@ func (s *scope) result() outcome {
 func (r *Reconciler) forget(machine types.NamespacedName) {
 	r.forgetDrain(machine)
 	r.conditions.Remove(machine)
+	r.records.Remove(machine)
 }
 
 // forgetDrain is forget for a Machine whose condition is still written: how often is limited.

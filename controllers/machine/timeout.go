@@ -27,8 +27,26 @@ func (s *scope) clock() machinedrain.Clock {
 // that was just created. A restart of the manager delays the deadline by at most this time.
 const recordAfter = 5 * time.Second
 
+// recordDelayedError is the error of recordClock if the clock of the drain is recorded later, see nextRecord. Until then, the condition of
+// the Machine is not changed either: it may be the only record of a wait for a turn.
+type recordDelayedError struct{ due time.Time }
+
+// Error implements error.
+func (recordDelayedError) Error() string {
+	return "the clock was recorded ten times within seconds: another manager may replace it each time"
+}
+
+// nextRecord returns when the clock of a drain may be recorded: now, unless two managers replace each other's records, see
+// Limiter.NextUrgent. The record of a hold protects the Pods, and is never delayed. Those of a running Machine are limited by mayPatch.
+func (r *Reconciler) nextRecord(s *scope) time.Time {
+	if s.HeldByHooks || s.machine.DeletionTimestamp.IsZero() {
+		return s.now
+	}
+	return r.records.NextUrgent(client.ObjectKeyFromObject(s.machine), s.now)
+}
+
 // recordClock records the clock on the Machine if there is a timeout. The deadline must be known even if the workload cluster is
-// unreachable.
+// unreachable. It fails with recordDelayedError if it has recorded the clock too often.
 func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	clock, changed := s.clock(), s.machine.DeepCopy()
 	if clock.Blocked != nil && !clock.IsGranted() && s.now.Sub(*clock.Blocked) < recordAfter {
@@ -36,6 +54,9 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	}
 	if recorded, limited := clock.Record(changed), s.policySettles.IsZero() && clock.RecordLimit(changed, s.policy); !recorded && !limited {
 		return nil
+	}
+	if due := r.nextRecord(s); s.now.Before(due) {
+		return errors.Wrapf(recordDelayedError{due}, "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	if !r.mayPatch(s) {
 		return errors.Wrapf(errRestored, "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
@@ -47,6 +68,7 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 	if err != nil {
 		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
+	r.records.Record(client.ObjectKeyFromObject(s.machine), s.now) // not one that the API server refuses: it is reported
 	s.machine = changed
 	return nil
 }
