@@ -49,7 +49,7 @@ var invariants = []invariant{
 	{"E52, M96: no hook is removed because of a drain timeout before each Pod had its final eviction attempt", finalAttemptsMade},
 	{"M12: Cluster API's core manager does not evict", coreDoesNotEvict},
 	{"R65: no controller reconciles again and again", reconciledForReasons},
-	{"R65: no request is repeated again and again", requestedForReasons},
+	{"R65, R91: no request is repeated again and again", requestedForReasons},
 	{"M16: what is paused is not changed", pausesRespected},
 	{"M113, M115: no Pod of a Node is removed while a hook of another owner holds its drain, nor is its Machine released", hooksRespected},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},

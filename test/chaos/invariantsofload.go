@@ -22,12 +22,11 @@ const (
 	mostRepeated = 200
 )
 
-// reconciledForReasons checks that no controller reconciles again and again (R65). A leader and the one before may: see
-// requestedForReasons.
+// reconciledForReasons checks that no controller reconciles again and again (R65), all managers together.
 func reconciledForReasons(h *History) []string {
 	var found []string
 	for i, after := range h.Reconciliations {
-		if i == 0 || h.hadFault(h.Reconciliations[i-1].At, after.At, leaderReplaced) {
+		if i == 0 {
 			continue
 		}
 		before := h.Reconciliations[i-1]
@@ -41,8 +40,8 @@ func reconciledForReasons(h *History) []string {
 	return found
 }
 
-// requestedForReasons checks that the manager does not repeat a request again and again, whether it is answered or not. Events are not
-// counted, nor is what a leader and the one before write in turn: each replaces the status that follows from the other's observations.
+// requestedForReasons checks that no request is repeated again and again, whether it is answered or not, also if a leader and the one
+// before replace each other's status (R91). Events are not counted.
 func requestedForReasons(h *History) []string {
 	var found []string
 	for _, side := range []*Side{&h.Workload, &h.Management} {
@@ -53,7 +52,7 @@ func requestedForReasons(h *History) []string {
 			}
 		}
 		for request, count := range counts {
-			if count > mostRepeated && !h.hadFault(request.minute, request.minute.Add(time.Minute), leaderReplaced) {
+			if count > mostRepeated {
 				found = append(found, fmt.Sprintf("in the minute from %s, %d requests: %s %s (%s)", request.minute.Format("15:04:05"), count,
 					request.verb, request.uri, request.name))
 			}
