@@ -126,7 +126,7 @@ func (r *run) stopRecording(ctx context.Context, record recorder) (*History, err
 		return nil, err
 	}
 	h.Namespace, h.Replicas = r.home(), len(r.allManagers())
-	h.Unhooked, h.ClockOff, h.ClusterDeleted = maps.Clone(r.unhooked), r.clockOff, r.clusterDeleted
+	h.Unhooked, h.ClockOff, h.ClusterDeleted = maps.Clone(r.unhooked), max(h.ClockOff, r.clockOff), r.clusterDeleted
 	h.Faults = slices.Concat(h.Faults, r.faults)
 	h.DaemonSetPods, h.DeletesOnTimeout = r.schedule.Policy.DaemonSetPods == v1alpha1.DaemonSetPodsDrain, r.schedule.Policy.OnTimeout == v1alpha1.OnTimeoutDelete
 	if limit := r.schedule.Policy.MaxParallelDrains; limit != nil {

@@ -53,6 +53,7 @@ type simulated struct {
 	stale           map[string]time.Duration // how late watches deliver events, by resource
 	reconciliations []Reconciliations
 	faults          []InjectedFault // those that concern all Clusters
+	clockOff        time.Duration   // how far the clock of an API server was wrong at most
 	// onKill is called after the write that is killAfter writes away, 0: never.
 	killAfter int
 	onKill    func()
@@ -147,9 +148,9 @@ type simulatedRecording struct{ *world }
 func (r simulatedRecording) Stop(context.Context) (*History, error) {
 	s := r.simulated
 	s.mu.Lock()
-	counts, faults := slices.Clone(s.reconciliations), slices.Clone(s.faults)
+	counts, faults, clockOff := slices.Clone(s.reconciliations), slices.Clone(s.faults), s.clockOff
 	s.mu.Unlock()
-	return &History{Workload: r.remote.side(), Management: s.management.side().of(r.home()), Reconciliations: counts, Faults: faults}, nil
+	return &History{ClockOff: clockOff, Workload: r.remote.side(), Management: s.management.side().of(r.home()), Reconciliations: counts, Faults: faults}, nil
 }
 
 // of returns the record of the Clusters of a namespace.
@@ -353,6 +354,20 @@ func (s *simulated) refusalOf(c *simulatedCluster) func(apiserver.Request) error
 		}
 		return refuse(r)
 	}
+}
+
+// setClockOff records that the clock of an API server is ahead, or behind if the offset is negative.
+func (s *simulated) setClockOff(offset time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clockOff = max(s.clockOff, offset.Abs())
+}
+
+// setStaleness sets how late watches deliver the events of a kind.
+func (s *simulated) setStaleness(kind string, late time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stale[kind] = late
 }
 
 // setRefusal sets which requests to a cluster are refused, and with which error.

@@ -62,6 +62,13 @@ func simulatedFaults() []fault {
 	)
 }
 
+// addedFaults are those that do not take the place of others in the schedule of a seed: see addFault.
+func addedFaults() []fault {
+	return []fault{
+		{clockStepped, "clocks", stepClock},
+	}
+}
+
 // onNetwork changes the network between our manager and the workload cluster.
 func onNetwork(to state) func(context.Context, *run, uint64) (heal, error) {
 	return func(_ context.Context, r *run, _ uint64) (heal, error) {
@@ -136,13 +143,8 @@ func delayWatch(_ context.Context, r *run, pick uint64) (heal, error) {
 	}
 	kind := kinds[pick%uint64(len(kinds))]
 	r.logf("watches of %s are late", kind)
-	set := func(late time.Duration) {
-		r.simulated.mu.Lock()
-		defer r.simulated.mu.Unlock()
-		r.simulated.stale[kind] = late
-	}
-	set(lateness)
-	return func(context.Context) error { set(0); return nil }, nil
+	r.simulated.setStaleness(kind, lateness)
+	return func(context.Context) error { r.simulated.setStaleness(kind, 0); return nil }, nil
 }
 
 func expireWatches(_ context.Context, r *run, pick uint64) (heal, error) {
@@ -201,6 +203,23 @@ func replaceLeader(_ context.Context, r *run, pick uint64) (heal, error) {
 		old = nil
 		return nil
 	}, nil
+}
+
+// clockStepped is the fault during which the clock of an API server is wrong.
+const clockStepped = "apiserver-clock-stepped"
+
+// stepClock steps the clock of an API server, and steps it back at the end. The times that were stored meanwhile stay wrong. The clocks of
+// the manager and of all other controllers are right.
+func stepClock(_ context.Context, r *run, pick uint64) (heal, error) {
+	cluster := []*simulatedCluster{r.remote, r.simulated.management}[pick%2]
+	offset := []time.Duration{3 * time.Second, 45 * time.Second, 5 * time.Minute, time.Hour}[pick/4%4]
+	if pick/2%2 == 0 {
+		offset = -offset
+	}
+	r.logf("the clock of the API server of %s steps by %s", cluster.name, offset)
+	r.simulated.setClockOff(offset)
+	cluster.SetClock(offset)
+	return func(context.Context) error { cluster.SetClock(0); return nil }, nil
 }
 
 func stopSimulatedNode(ctx context.Context, r *run, pick uint64) (heal, error) {

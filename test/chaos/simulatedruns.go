@@ -67,7 +67,7 @@ func playTogether(ctx context.Context, worlds []*world, schedules []Schedule, ou
 	var all sync.WaitGroup
 	for i, w := range worlds {
 		all.Go(func() {
-			if logs[i], violations[i], failures[i] = w.play(ctx, schedules[i], simulatedFaults()); failures[i] != nil {
+			if logs[i], violations[i], failures[i] = w.play(ctx, schedules[i], slices.Concat(simulatedFaults(), addedFaults())); failures[i] != nil {
 				cancel() // the other ones await this one
 			}
 		})
@@ -89,6 +89,7 @@ func newSimulatedSchedule(seed uint64) Schedule {
 	random := rand.New(rand.NewPCG(seed, 8))
 	factor := []int32{1, 1, 3, 10}[random.IntN(4)]
 	s.stretch(factor)
+	s.addFault(rand.New(rand.NewPCG(seed, 9)), factor)
 	if random.IntN(4) == 0 {
 		other := NewSchedule(seed+1<<60, simulatedFaults())
 		other.Seed = seed
@@ -100,6 +101,16 @@ func newSimulatedSchedule(seed uint64) Schedule {
 		s.Other = &other
 	}
 	return s
+}
+
+// addFault adds one of addedFaults to a quarter of the schedules. The others stay as they are.
+func (s *Schedule) addFault(random *rand.Rand, factor int32) {
+	if random.IntN(4) > 0 {
+		return
+	}
+	added, window := pick(random, addedFaults()), time.Duration(factor)*s.window()
+	step := Step{At: seconds(random, 0, window/2), For: seconds(random, time.Second, window/2), Fault: added.name, Pick: random.Uint64()}
+	s.Faults = append(s.Faults, step)
 }
 
 // stretch lets a schedule take longer. The simulation has no clusterctl.

@@ -64,7 +64,7 @@ func setPointer[T any](value **T, fallback T) {
 }
 
 // establish returns a CustomResourceDefinition with the status that says that it is served.
-func establish(k *resource, object client.Object) (client.Object, error) {
+func (s *Server) establish(k *resource, object client.Object) (client.Object, error) {
 	if k.gvr.Group != apiextensionsv1.GroupName {
 		return object, nil
 	}
@@ -76,11 +76,11 @@ func establish(k *resource, object client.Object) (client.Object, error) {
 	definition.Status = apiextensionsv1.CustomResourceDefinitionStatus{
 		Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
 			{
-				Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now(),
+				Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: s.now(),
 				Reason: "NoConflicts", Message: "no conflicts found",
 			},
 			{
-				Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: now(),
+				Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, LastTransitionTime: s.now(),
 				Reason: "InitialNamesAccepted", Message: "the initial names have been accepted",
 			},
 		},

@@ -28,6 +28,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,8 +66,9 @@ type Change struct {
 
 // Server is an API server with its store.
 type Server struct {
-	name   string
-	scheme *runtime.Scheme
+	name     string
+	scheme   *runtime.Scheme
+	clockOff atomic.Int64 // see SetClock
 
 	// mu is never held while anything blocks, and no hook but watchDelay is called with it. It protects all that follows.
 	mu sync.Mutex
@@ -124,6 +126,10 @@ func get[T any](s *Server, hook *T) T {
 	defer s.mu.Unlock()
 	return *hook
 }
+
+// SetClock steps the clock of the server, which is ahead by an offset then, or behind if it is negative. It sets times in objects by this
+// clock.
+func (s *Server) SetClock(offset time.Duration) { s.clockOff.Store(int64(offset)) }
 
 // OnChange adds a function that is called after each write, outside of the server's lock, in the order of revisions. A write that the
 // function causes itself, or that happens meanwhile on another goroutine, returns before the functions have been called for it.

@@ -169,7 +169,7 @@ func (s *Server) decrement(r operation, name string) error {
 		if budget.Status.DisruptedPods == nil {
 			budget.Status.DisruptedPods = map[string]metav1.Time{}
 		}
-		budget.Status.DisruptedPods[podName] = now()
+		budget.Status.DisruptedPods[podName] = s.now()
 		return budget, nil
 	})
 	return err
@@ -223,6 +223,7 @@ func (s *Server) deleteEvicted(r operation, pods *resource, options *metav1.Dele
 		pod := old.object.DeepCopyObject().(*corev1.Pod)
 		setPodCondition(pod, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			LastTransitionTime: s.now(),
 		})
 		return pod, nil
 	})
@@ -239,7 +240,6 @@ func (s *Server) deleteEvicted(r operation, pods *resource, options *metav1.Dele
 }
 
 func setPodCondition(pod *corev1.Pod, condition corev1.PodCondition) {
-	condition.LastTransitionTime = now()
 	for i := range pod.Status.Conditions {
 		present := &pod.Status.Conditions[i]
 		if present.Type == condition.Type {
@@ -269,7 +269,7 @@ func (s *Server) bind(r operation, binding *corev1.Binding) error {
 			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, r.Name, errors.New(conflict))
 		}
 		pod.Spec.NodeName = binding.Target.Name
-		setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+		setPodCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: s.now()})
 		return pod, nil
 	})
 	return err

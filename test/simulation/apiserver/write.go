@@ -23,8 +23,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
-// now returns the time in the precision of the API.
-func now() metav1.Time { return metav1.NewTime(time.Now().Truncate(time.Second)) }
+// now returns the time of the server in the precision of the API.
+func (s *Server) now() metav1.Time {
+	return metav1.NewTime(time.Now().Add(time.Duration(s.clockOff.Load())).Truncate(time.Second))
+}
 
 // operation is a request with its options.
 type operation struct {
@@ -128,7 +130,7 @@ func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object
 		return nil, err
 	}
 	object.SetUID(s.newUID())
-	object.SetCreationTimestamp(now())
+	object.SetCreationTimestamp(s.now())
 	object.SetDeletionTimestamp(nil)
 	object.SetDeletionGracePeriodSeconds(nil)
 	object.SetGeneration(0)
@@ -140,7 +142,7 @@ func (s *Server) prepareCreate(k *resource, object client.Object) (client.Object
 		setStatus(object, s.newObject(k))
 	}
 	applyBuiltInDefaults(object)
-	return establish(k, object)
+	return s.establish(k, object)
 }
 
 // update replaces an object, or its status.
@@ -273,7 +275,7 @@ func (s *Server) mark(r operation, k *resource, options *metav1.DeleteOptions) (
 		if err := checkPreconditions(k, present, options.Preconditions); err != nil {
 			return nil, err
 		}
-		object, begin := shallowCopy(present), now().Time
+		object, begin := shallowCopy(present), s.now().Time
 		grace := gracePeriod(present, options)
 		if present.GetDeletionTimestamp() != nil {
 			before := ptr.Deref(present.GetDeletionGracePeriodSeconds(), 0)
