@@ -53,6 +53,7 @@ var invariants = []invariant{
 	{"M16: what is paused is not changed", pausesRespected},
 	{"M113, M115: no Pod of a Node is removed while a hook of another owner holds its drain, nor is its Machine released", hooksRespected},
 	{"R19, M18: Nodes are restored to their recorded state", nodesRestored},
+	{"E57: a NodeMaintenance of a user withdraws from all Evacuations before it is gone", withdrawn},
 	{"E25: a surge is restored exactly once", surgesRestored},
 }
 

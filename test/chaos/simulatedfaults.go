@@ -66,6 +66,7 @@ func simulatedFaults() []fault {
 func addedFaults() []fault {
 	return []fault{
 		{clockStepped, "clocks", stepClock},
+		{drainCancelled, "cancelled", cancelDrain},
 	}
 }
 
@@ -220,6 +221,29 @@ func stepClock(_ context.Context, r *run, pick uint64) (heal, error) {
 	r.simulated.setClockOff(offset)
 	cluster.SetClock(offset)
 	return func(context.Context) error { cluster.SetClock(0); return nil }, nil
+}
+
+// drainCancelled is the event that a user begins to drain the other Node that stays, and soon cancels that.
+const drainCancelled = "drain-cancelled"
+
+// cancelDrain creates and deletes a NodeMaintenance. In half of the runs, the watch of Evacuations is late, so that the manager does not
+// observe what it has created before.
+func cancelDrain(ctx context.Context, r *run, pick uint64) (heal, error) {
+	const kind = "evacuations"
+	if pick%2 == 0 {
+		r.simulated.setStaleness(kind, lateness)
+	}
+	m := &v1alpha1.NodeMaintenance{
+		ObjectMeta: metav1.ObjectMeta{Name: "cancelled-" + r.namespace},
+		Spec:       v1alpha1.NodeMaintenanceSpec{NodeSelector: v1alpha1.SelectNodes(keepers[1]), Stage: v1alpha1.StageDrain},
+	}
+	return func(ctx context.Context) error {
+		if err := r.workload.Client.Delete(ctx, m.DeepCopy()); client.IgnoreNotFound(err) != nil {
+			return errors.Wrap(err, "ending a drain")
+		}
+		r.simulated.setStaleness(kind, 0)
+		return nil
+	}, errors.Wrap(r.workload.Client.Create(ctx, m.DeepCopy()), "draining a Node")
 }
 
 func stopSimulatedNode(ctx context.Context, r *run, pick uint64) (heal, error) {

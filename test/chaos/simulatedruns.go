@@ -110,6 +110,9 @@ func (s *Schedule) addFault(random *rand.Rand, factor int32) {
 	}
 	added, window := pick(random, addedFaults()), time.Duration(factor)*s.window()
 	step := Step{At: seconds(random, 0, window/2), For: seconds(random, time.Second, window/2), Fault: added.name, Pick: random.Uint64()}
+	if added.name == drainCancelled {
+		step.For = seconds(random, 300*time.Millisecond, 5*time.Second)
+	}
 	s.Faults = append(s.Faults, step)
 }
 
