@@ -66,7 +66,7 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		workload.Watch("evacuation-NodeMaintenances", r.controller, &v1alpha1.NodeMaintenance{},
 			workload.EnqueueObjects(cluster, func(ctx context.Context, m *v1alpha1.NodeMaintenance) []types.NamespacedName {
 				return r.evacuationsOf(ctx, cluster, m)
-			}), workload.TermsChanged()),
+			}), workload.Changed(evacuation.TermsChanged)),
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // Evictor evicts Pods as PodDisruptionBudgets allow. One reconciliation covers one workload cluster.
@@ -113,23 +113,16 @@ func (v *Evictor) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 		workload.Watch("evictor-NodeMaintenances", v.controller, &v1alpha1.NodeMaintenance{},
 			handler.TypedEnqueueRequestsFromMapFunc(func(context.Context, *v1alpha1.NodeMaintenance) []reconcile.Request {
 				return []reconcile.Request{{NamespacedName: cluster}}
-			}), predicate.Or(workload.TermsChanged(), hasCordoned())),
+			}), workload.Changed(mayEvictMore)),
 	}
 }
 
-// hasCordoned passes updates of NodeMaintenances whose condition Cordoned becomes true.
-func hasCordoned() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
+// mayEvictMore reports whether a change of a NodeMaintenance changes its terms, or its condition Cordoned to true.
+func mayEvictMore(before, after *v1alpha1.NodeMaintenance) bool {
 	cordoned := func(m *v1alpha1.NodeMaintenance) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, v1alpha1.NodeMaintenanceCordoned)
 	}
-	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
-		CreateFunc:  func(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool { return false },
-		DeleteFunc:  func(event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool { return false },
-		GenericFunc: func(event.TypedGenericEvent[*v1alpha1.NodeMaintenance]) bool { return false },
-		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return cordoned(e.ObjectNew) && !cordoned(e.ObjectOld)
-		},
-	}
+	return evacuation.TermsChanged(before, after) || before != nil && after != nil && cordoned(after) && !cordoned(before)
 }
 
 // Reconcile evicts the Pods of one workload cluster that may be evicted now:

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
@@ -67,18 +66,14 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-func TestHasCordoned(t *testing.T) {
+func TestMayEvictMore(t *testing.T) {
 	g := NewWithT(t)
 	before, after := &v1alpha1.NodeMaintenance{}, &v1alpha1.NodeMaintenance{}
 	after.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeMaintenanceCordoned, Status: metav1.ConditionTrue}}
-	update := func(from, to *v1alpha1.NodeMaintenance) bool {
-		return hasCordoned().Update(event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]{ObjectOld: from, ObjectNew: to})
-	}
-	g.Expect(update(before, after)).To(BeTrue())
-	g.Expect(update(before, before)).To(BeFalse())
-	g.Expect(update(after, after)).To(BeFalse())
-	g.Expect(update(after, before)).To(BeFalse())
-	g.Expect(hasCordoned().Create(event.TypedCreateEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse(), "TermsChanged passes it")
-	g.Expect(hasCordoned().Delete(event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse())
-	g.Expect(hasCordoned().Generic(event.TypedGenericEvent[*v1alpha1.NodeMaintenance]{Object: after})).To(BeFalse())
+	g.Expect(mayEvictMore(before, after)).To(BeTrue())
+	g.Expect(mayEvictMore(before, before)).To(BeFalse())
+	g.Expect(mayEvictMore(after, after)).To(BeFalse())
+	g.Expect(mayEvictMore(after, before)).To(BeFalse())
+	g.Expect(mayEvictMore(nil, after)).To(BeFalse(), "only the terms of a new one matter")
+	g.Expect(mayEvictMore(after, nil)).To(BeFalse())
 }

@@ -38,26 +38,17 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 		workload.Watch("machine-Nodes", r.controller, &corev1.Node{},
 			handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, node *corev1.Node) []reconcile.Request {
 				return r.drainingMachinesOn(ctx, cluster, node.Name)
-			}), volumesAttachedChanged{}),
+			}), workload.Changed(mayEndVolumeWait)),
 	}
 }
 
-// volumesAttachedChanged passes the events of Nodes that may end a wait for volumes.
-type volumesAttachedChanged struct{}
-
-// Create implements predicate.TypedPredicate.
-func (volumesAttachedChanged) Create(event.TypedCreateEvent[*corev1.Node]) bool { return false }
-
-// Delete implements predicate.TypedPredicate.
-func (volumesAttachedChanged) Delete(event.TypedDeleteEvent[*corev1.Node]) bool { return true }
-
-// Generic implements predicate.TypedPredicate.
-func (volumesAttachedChanged) Generic(event.TypedGenericEvent[*corev1.Node]) bool { return false }
-
-// Update implements predicate.TypedPredicate.
-func (volumesAttachedChanged) Update(e event.TypedUpdateEvent[*corev1.Node]) bool {
-	return rules.Unreachable(e.ObjectOld) != rules.Unreachable(e.ObjectNew) ||
-		!apiequality.Semantic.DeepEqual(e.ObjectOld.Status.VolumesAttached, e.ObjectNew.Status.VolumesAttached)
+// mayEndVolumeWait reports whether a change of a Node may end a wait for volumes.
+func mayEndVolumeWait(before, after *corev1.Node) bool {
+	if before == nil || after == nil {
+		return after == nil
+	}
+	return rules.Unreachable(before) != rules.Unreachable(after) ||
+		!apiequality.Semantic.DeepEqual(before.Status.VolumesAttached, after.Status.VolumesAttached)
 }
 
 // watchChanges enqueues the Machines that a Change affects.

@@ -60,18 +60,8 @@ func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watche
 					return nil
 				}
 				return deploymentOf(ctx, machine)
-			}), createdOrDeleted{}),
+			}), predicate.TypedGenerationChangedPredicate[*v1alpha1.NodeMaintenance]{}),
 	}
-}
-
-// createdOrDeleted drops the updates of NodeMaintenances that only report progress.
-type createdOrDeleted struct {
-	predicate.TypedFuncs[*v1alpha1.NodeMaintenance]
-}
-
-// Update implements predicate.TypedPredicate.
-func (createdOrDeleted) Update(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-	return e.ObjectOld.Generation != e.ObjectNew.Generation
 }
 
 // machineChanged drops the updates of Machines that cannot change the decision about a rollout.

@@ -18,9 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
 // NewController adds a controller of objects in workload clusters to the manager. enqueue maps the changes of drain watches to requests; it
@@ -74,18 +71,13 @@ func MarkChanged[M comparable](mark func(*corev1.Node) M) predicate.TypedPredica
 	}
 }
 
-// TermsChanged passes events of NodeMaintenances whose terms have changed.
-func TermsChanged() predicate.TypedPredicate[*v1alpha1.NodeMaintenance] {
-	return predicate.TypedFuncs[*v1alpha1.NodeMaintenance]{
-		CreateFunc: func(e event.TypedCreateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(nil, e.Object)
-		},
-		UpdateFunc: func(e event.TypedUpdateEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(e event.TypedDeleteEvent[*v1alpha1.NodeMaintenance]) bool {
-			return evacuation.TermsChanged(e.Object, nil)
-		},
+// Changed passes the changes that matter. before is nil for a created object, after for a deleted one.
+func Changed[T client.Object](matters func(before, after T) bool) predicate.TypedPredicate[T] {
+	var none T
+	return predicate.TypedFuncs[T]{
+		CreateFunc: func(e event.TypedCreateEvent[T]) bool { return matters(none, e.Object) },
+		UpdateFunc: func(e event.TypedUpdateEvent[T]) bool { return matters(e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(e event.TypedDeleteEvent[T]) bool { return matters(e.Object, none) },
 	}
 }
 

@@ -19,8 +19,6 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
@@ -68,15 +66,9 @@ func listMetadata(ctx context.Context, watched client.Reader, group schema.Group
 	return slices.DeleteFunc(list.Items, func(m metav1.PartialObjectMetadata) bool { return !surge.Recorded(&m) }), nil
 }
 
-// recorded passes the events of objects that record a surge, or did so before.
-func recorded() predicate.TypedPredicate[*metav1.PartialObjectMetadata] {
-	return predicate.TypedFuncs[*metav1.PartialObjectMetadata]{
-		CreateFunc: func(e event.TypedCreateEvent[*metav1.PartialObjectMetadata]) bool { return surge.Recorded(e.Object) },
-		UpdateFunc: func(e event.TypedUpdateEvent[*metav1.PartialObjectMetadata]) bool {
-			return surge.Recorded(e.ObjectOld) || surge.Recorded(e.ObjectNew)
-		},
-		DeleteFunc: func(e event.TypedDeleteEvent[*metav1.PartialObjectMetadata]) bool { return surge.Recorded(e.Object) },
-	}
+// recorded reports whether an object records a surge, or did so before.
+func recorded(before, after *metav1.PartialObjectMetadata) bool {
+	return before != nil && surge.Recorded(before) || after != nil && surge.Recorded(after)
 }
 
 // SetupWithManager adds the reconciler to the manager.
@@ -92,9 +84,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 func (r *Reconciler) Watches(cluster types.NamespacedName) []clustercache.Watcher {
 	return []clustercache.Watcher{
 		workload.Watch("deployment-Deployments", r.controller, metadataOf(appsv1.SchemeGroupVersion, "Deployment"),
-			workload.EnqueueObjects(cluster, workload.OwnKey[*metav1.PartialObjectMetadata]), recorded()),
+			workload.EnqueueObjects(cluster, workload.OwnKey[*metav1.PartialObjectMetadata]), workload.Changed(recorded)),
 		workload.Watch("deployment-HorizontalPodAutoscalers", r.controller, metadataOf(autoscalingv2.SchemeGroupVersion, "HorizontalPodAutoscaler"),
-			workload.EnqueueObjects(cluster, targetOf), recorded()),
+			workload.EnqueueObjects(cluster, targetOf), workload.Changed(recorded)),
 		workload.Watch("deployment-Evacuations", r.controller, &v1alpha1.Evacuation{}, workload.EnqueueObjects(cluster, r.deploymentsOf(cluster))),
 	}
 }
