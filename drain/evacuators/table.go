@@ -13,8 +13,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// descriptor describes a built-in evacuator.
-type descriptor struct {
+// Descriptor describes a built-in evacuator.
+type Descriptor struct {
 	// Class is its name in Evacuations and in metrics.
 	Class string
 	// Type is the type of the Pods that it serves, and Owner returns the name of the workload that it serves, "" for other Pods. Nil: it
@@ -29,7 +29,7 @@ type descriptor struct {
 	IsLast bool
 }
 
-var table = []descriptor{{
+var table = []Descriptor{{
 	Class: v1alpha1.EvacuatorClassDeployment, Type: v1alpha1.PodTypeDefault, Owner: rules.DeploymentOf,
 	Requests: func(policy v1alpha1.SharedEvacuationPolicy, pod *corev1.Pod) bool {
 		return surge.Allows(policy.Surge, pod)
@@ -49,16 +49,23 @@ var table = []descriptor{{
 	Class: v1alpha1.EvacuatorClassKubelet, Type: v1alpha1.PodTypeStatic, // package staticpod requests it
 }}
 
-// IsBuiltIn reports whether an evacuator class is built in. Tenants may write such a class into an Evacuation of any Pod, see Unserved.
-func IsBuiltIn(class string) bool {
-	return slices.ContainsFunc(table, func(d descriptor) bool { return d.Class == class })
+// Of returns the descriptor of a class, an empty one if it is not built in. Tenants may write a built-in class into an Evacuation of any
+// Pod, see For.
+func Of(class string) Descriptor {
+	if i := slices.IndexFunc(table, func(d Descriptor) bool { return d.Class == class }); i >= 0 {
+		return table[i]
+	}
+	return Descriptor{}
 }
 
-func (d descriptor) serves(pod *corev1.Pod, podType v1alpha1.PodType) bool {
-	return d.Type == podType && (d.Owner == nil || d.Owner(pod) != "")
-}
+// IsBuiltIn reports whether an evacuator class is built in.
+func IsBuiltIn(class string) bool { return Of(class).Class != "" }
 
-func (d descriptor) evacuator() v1alpha1.Evacuator {
+// Evacuators returns the evacuator as it is in the spec of Evacuations, none for an empty descriptor.
+func (d Descriptor) Evacuators() []v1alpha1.Evacuator {
+	if d.Class == "" {
+		return nil
+	}
 	role := v1alpha1.EvacuatorRoleController
-	return v1alpha1.Evacuator{EvacuatorClass: d.Class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}
+	return []v1alpha1.Evacuator{{EvacuatorClass: d.Class, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role}}
 }

@@ -130,11 +130,9 @@ func (p Pod) Evacuators(pod *corev1.Pod, policy v1alpha1.SharedEvacuationPolicy)
 	if slices.ContainsFunc(p.Verdicts, func(v Verdict) bool { return v.by.ordered && v.Behavior == v1alpha1.DrainBehaviorDrain }) {
 		policy.StatefulSetPods = v1alpha1.StatefulSetPodsOrdered
 	}
-	builtIn := evacuators.Requested(pod, p.Type, policy)
+	subject := evacuators.SubjectFor(pod, p.Type, policy)
 	if p.Planned.HasEvacuator {
-		builtIn = staticpod.Evacuators()
+		subject.BuiltIn = evacuators.Of(v1alpha1.EvacuatorClassKubelet).Evacuators()
 	}
-	return evacuation.Resolve(evacuation.Subject{
-		Annotations: pod.Annotations, BuiltIn: builtIn, Unserved: evacuators.Unserved(pod, p.Type), Policy: policy.Evacuators,
-	})
+	return evacuation.Resolve(subject)
 }

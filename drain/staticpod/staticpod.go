@@ -47,14 +47,6 @@ func selectsByLabel(rule *v1alpha1.DrainRule) bool {
 	return len(rule.Pods) > 0 && !slices.ContainsFunc(rule.Pods, func(p v1alpha1.DrainRulePodSelector) bool { return !bySelector(p) })
 }
 
-// Evacuators returns the evacuators that an agent provides.
-func Evacuators() []v1alpha1.Evacuator {
-	role := v1alpha1.EvacuatorRoleController
-	return []v1alpha1.Evacuator{{
-		EvacuatorClass: v1alpha1.EvacuatorClassKubelet, Priority: v1alpha1.EvacuatorControllerPriority, Role: &role,
-	}}
-}
-
 // Evacuated reports whether the spec of an Evacuation lists the evacuator kubelet.k8s.io.
 func Evacuated(e *v1alpha1.Evacuation) bool {
 	return slices.ContainsFunc(e.Spec.Evacuators, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass == v1alpha1.EvacuatorClassKubelet })
