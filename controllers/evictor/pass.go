@@ -32,7 +32,6 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
 
 // parallelReports is the maximum number of concurrent status patches.
@@ -216,8 +215,8 @@ func (p *pass) due(evacuations []v1alpha1.Evacuation) []*subject {
 		switch s.action.Kind { //nolint:exhaustive // the Evacuation reconciler carries out the other actions
 		case evacuation.AwaitEvacuator: // without an event, the evacuator may miss its deadline, and then the evictor evicts the Pod
 			p.requeueAt(s.action.Deadline)
-			if reason := statefulset.WaitReason(s.evacuation); reason != "" && s.action.Class == v1alpha1.EvacuatorClassStatefulSet {
-				p.blocked[reason]++
+			if d := evacuators.Of(s.action.Class); d.Orders && d.WaitReason(s.evacuation) != "" {
+				p.blocked[d.WaitReason(s.evacuation)]++
 			}
 		case evacuation.AwaitBackoff:
 			p.requeueAt(s.action.Deadline)

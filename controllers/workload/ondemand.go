@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 )
 
 // demandInterval is how often it is checked whether watches that run on demand are still needed. They stop when two consecutive checks find
@@ -74,10 +75,10 @@ func newOnDemand(cluster types.NamespacedName, cache *sharingCache, watchers []c
 	return d
 }
 
-// isSurging reports whether the active evacuator of an Evacuation is that of Deployments.
+// isSurging reports whether the active evacuator of an Evacuation watches on demand, as that of Deployments does for surges.
 func isSurging(object any) bool {
 	e, is := object.(*v1alpha1.Evacuation)
-	return is && e.ActiveEvacuator() == v1alpha1.EvacuatorClassDeployment
+	return is && evacuators.Of(e.ActiveEvacuator()).WatchesOnDemand
 }
 
 // OnAdd implements toolscache.ResourceEventHandler for NodeMaintenances and Evacuations.

@@ -13,7 +13,7 @@ import (
 // For returns the built-in evacuator that serves a Pod under some policy, an empty one if none does, and the classes of the others. Nothing
 // reports progress for those, so they count for nothing, also where a user has listed them in the spec of an Evacuation.
 func For(pod *corev1.Pod, podType v1alpha1.PodType) (serving Descriptor, unserved []string) {
-	for _, d := range table {
+	for _, d := range Table {
 		if d.Type == podType && (d.Owner == nil || d.Owner(pod) != "") {
 			serving = d
 		} else {

@@ -1,5 +1,5 @@
-// Package evacuators has the table of the built-in evacuators, which says what each of them serves and when it is requested. It builds the
-// input of evacuation.Next, which knows no evacuator.
+// Package evacuators has the table of the built-in evacuators, which says what each of them serves, when it is requested and what its Pods
+// wait for. It builds the input of evacuation.Next, which knows no evacuator.
 package evacuators
 
 import (
@@ -27,9 +27,22 @@ type Descriptor struct {
 	RequestsLater func(*corev1.Pod, []*v1alpha1.NodeMaintenance) bool
 	// IsLast means that it is the last evacuator of its Pods, see evacuation.Input.
 	IsLast bool
+	// Orders means that it only orders the evictions of its Pods: those that wait count as blocked, like those that wait for budgets.
+	Orders bool
+	// WatchesOnDemand means that its activation starts the watches that an idle workload cluster does not need, besides those of Nodes.
+	WatchesOnDemand bool
+	// Wait returns the reason for which a Pod waits while it is active: one of Reasons, or "" for that of any evacuator. Nil: always "".
+	Wait    func(*v1alpha1.Evacuation) string
+	Reasons []string
+	// Span is the name of the spans of these waits, and Section the section about them in the guide about drains that are stuck, if any.
+	Span, Section string
 }
 
-var table = []Descriptor{{
+// reasonSurge is the wait for the replica that the evacuator of Deployments adds.
+const reasonSurge = "Surge"
+
+// Table has the built-in evacuators.
+var Table = []Descriptor{{
 	Class: v1alpha1.EvacuatorClassDeployment, Type: v1alpha1.PodTypeDefault, Owner: rules.DeploymentOf,
 	Requests: func(policy v1alpha1.SharedEvacuationPolicy, pod *corev1.Pod) bool {
 		return surge.Allows(policy.Surge, pod)
@@ -37,11 +50,16 @@ var table = []Descriptor{{
 	RequestsLater: func(pod *corev1.Pod, maintenances []*v1alpha1.NodeMaintenance) bool {
 		return surge.PolicyFor(pod, maintenances) != v1alpha1.SurgeNever
 	},
+	WatchesOnDemand: true,
+	Wait:            func(*v1alpha1.Evacuation) string { return reasonSurge }, Reasons: []string{reasonSurge}, Span: "surge",
 }, {
 	Class: v1alpha1.EvacuatorClassStatefulSet, Type: v1alpha1.PodTypeDefault, Owner: statefulset.SetOf,
 	Requests: func(policy v1alpha1.SharedEvacuationPolicy, _ *corev1.Pod) bool {
 		return policy.StatefulSetPods == v1alpha1.StatefulSetPodsOrdered
 	},
+	Orders: true,
+	Wait:   statefulset.WaitReason, Reasons: statefulset.WaitReasons, Span: "await StatefulSet order",
+	Section: "a-pod-waits-for-another-replica-of-its-statefulset",
 }, {
 	Class: v1alpha1.EvacuatorClassDaemonSet, Type: v1alpha1.PodTypeDaemonSet, IsLast: true,
 	Requests: func(v1alpha1.SharedEvacuationPolicy, *corev1.Pod) bool { return true },
@@ -52,14 +70,22 @@ var table = []Descriptor{{
 // Of returns the descriptor of a class, an empty one if it is not built in. Tenants may write a built-in class into an Evacuation of any
 // Pod, see For.
 func Of(class string) Descriptor {
-	if i := slices.IndexFunc(table, func(d Descriptor) bool { return d.Class == class }); i >= 0 {
-		return table[i]
+	if i := slices.IndexFunc(Table, func(d Descriptor) bool { return d.Class == class }); i >= 0 {
+		return Table[i]
 	}
 	return Descriptor{}
 }
 
 // IsBuiltIn reports whether an evacuator class is built in.
 func IsBuiltIn(class string) bool { return Of(class).Class != "" }
+
+// WaitReason returns the reason for which a Pod waits while the evacuator is active, "" for that of any evacuator.
+func (d Descriptor) WaitReason(e *v1alpha1.Evacuation) string {
+	if d.Wait == nil {
+		return ""
+	}
+	return d.Wait(e)
+}
 
 // Evacuators returns the evacuator as it is in the spec of Evacuations, none for an empty descriptor.
 func (d Descriptor) Evacuators() []v1alpha1.Evacuator {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
 
@@ -67,7 +68,7 @@ func (c *Cluster) Add(pod *corev1.Pod) {
 // an evacuator may replace the Pod before. Pods that run once, for example those of Jobs, replicate nothing.
 func (c *Cluster) lastReady(p *Pod) string {
 	controller := p.controller()
-	mayMove := slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return e.EvacuatorClass != v1alpha1.EvacuatorClassStatefulSet })
+	mayMove := slices.ContainsFunc(p.Evacuators, func(e v1alpha1.Evacuator) bool { return !evacuators.Of(e.EvacuatorClass).Orders })
 	runsOnce := p.Spec.RestartPolicy == corev1.RestartPolicyNever || p.Spec.RestartPolicy == corev1.RestartPolicyOnFailure
 	if controller == "" || runsOnce || mayMove || p.Waiting != nil || !rules.Ready(p.Pod) || c.ready[controller] != 1 {
 		return ""

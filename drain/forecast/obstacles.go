@@ -12,6 +12,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -176,7 +177,7 @@ func (p *Pod) budget() Obstacle {
 	if p.Unscheduled != "" {
 		obstacle.Message += ". " + p.Unscheduled
 	}
-	if class := p.firstEvacuator(); class != "" && class != v1alpha1.EvacuatorClassStatefulSet {
+	if class := p.firstEvacuator(); class != "" && !evacuators.Of(class).Orders {
 		obstacle.Severity = Delays
 	}
 	if p.Surge != nil && p.Surge.Refusal != "" {

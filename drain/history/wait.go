@@ -11,17 +11,15 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
-// Reasons of waits, besides those of package budgets, of refused evictions and of the StatefulSet order, which have the names that the
-// conditions of Evacuations use. No reason comes from users, so their number is limited.
+// Reasons of waits, besides those of package budgets and of refused evictions, which have the names that the conditions of Evacuations use,
+// and those of built-in evacuators. No reason comes from users, so their number is limited.
 const (
 	// WaitEviction is the wait for the evictor while nothing is known to block it.
 	WaitEviction = "Eviction"
-	// WaitSurge is the wait for the replica that the built-in evacuator of Deployments adds.
-	WaitSurge = "Surge"
 	// WaitEvacuator is the wait for any other evacuator.
 	WaitEvacuator = "Evacuator"
 	// WaitTermination is the time from the deletion of the Pod until the Pod no longer exists.
@@ -61,11 +59,9 @@ type description struct {
 var (
 	ofBudget  = description{KindBudget, "await PodDisruptionBudget"}
 	ofRefusal = description{KindRefused, "eviction refused"}
-	ofOrder   = description{KindOrder, "await StatefulSet order"}
 
-	descriptions = map[string]description{
+	descriptions = withEvacuators(map[string]description{
 		WaitEviction:    {KindEviction, "evict"},
-		WaitSurge:       {KindEvacuator, "surge"},
 		WaitEvacuator:   {KindEvacuator, "await evacuator"},
 		WaitTermination: {KindTerminate, "terminate"},
 		WaitCompletion:  {KindOther, "await completion"},
@@ -93,12 +89,22 @@ var (
 		v1alpha1.ReasonEvictionRefused:        ofRefusal,
 
 		v1alpha1.ReasonReplacementReturned: {KindBackoff, "back off"},
-
-		v1alpha1.ReasonWaitingForReplica:        ofOrder,
-		v1alpha1.ReasonWaitingForMissingReplica: ofOrder,
-		v1alpha1.ReasonWaitingForHigherOrdinals: ofOrder,
-	}
+	})
 )
+
+// withEvacuators adds the reasons of the built-in evacuators.
+func withEvacuators(all map[string]description) map[string]description {
+	for _, d := range evacuators.Table {
+		kind := KindEvacuator
+		if d.Orders {
+			kind = KindOrder
+		}
+		for _, reason := range d.Reasons {
+			all[reason] = description{kind, d.Span}
+		}
+	}
+	return all
+}
 
 // KindOf returns the kind of a reason.
 func KindOf(reason string) Kind {
@@ -218,14 +224,5 @@ func EvacuationWait(e *v1alpha1.Evacuation) Wait {
 	case class == nil || e.Status.ActiveEvacuatorCompleted:
 		return Wait{Reason: WaitEviction}
 	}
-	wait := Wait{Reason: WaitEvacuator, Object: "evacuator " + *class}
-	switch *class {
-	case v1alpha1.EvacuatorClassDeployment:
-		wait.Reason = WaitSurge
-	case v1alpha1.EvacuatorClassStatefulSet:
-		if reason := statefulset.WaitReason(e); reason != "" {
-			wait.Reason = reason
-		}
-	}
-	return wait
+	return Wait{Reason: cmp.Or(evacuators.Of(*class).WaitReason(e), WaitEvacuator), Object: "evacuator " + *class}
 }

@@ -364,15 +364,14 @@ func (r Report) Apply(e *v1alpha1.Evacuation, now time.Time) {
 	})
 }
 
+// WaitReasons are the reasons of WaitReason.
+var WaitReasons = []string{v1alpha1.ReasonWaitingForReplica, v1alpha1.ReasonWaitingForMissingReplica, v1alpha1.ReasonWaitingForHigherOrdinals}
+
 // WaitReason returns why a Pod waits for other Pods of its StatefulSet, "" if its Evacuation does not report that it waits.
 func WaitReason(e *v1alpha1.Evacuation) string {
 	ordered := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.EvacuationOrdered)
-	if ordered == nil || ordered.Status != metav1.ConditionFalse {
+	if ordered == nil || ordered.Status != metav1.ConditionFalse || !slices.Contains(WaitReasons, ordered.Reason) { // other clients write conditions, too
 		return ""
 	}
-	switch ordered.Reason {
-	case v1alpha1.ReasonWaitingForReplica, v1alpha1.ReasonWaitingForMissingReplica, v1alpha1.ReasonWaitingForHigherOrdinals:
-		return ordered.Reason
-	}
-	return "" // other clients may write conditions, too
+	return ordered.Reason
 }

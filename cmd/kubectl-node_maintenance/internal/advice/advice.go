@@ -6,6 +6,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/forecast"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
@@ -161,9 +162,6 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonReplacementReturned: {
 		"Change tolerations, node affinity or nodeName in the Pod template.", "replacements-return-to-the-cordoned-node",
 	},
-	v1alpha1.ReasonWaitingForReplica:             {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
-	v1alpha1.ReasonWaitingForMissingReplica:      {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
-	v1alpha1.ReasonWaitingForHigherOrdinals:      {"", "a-pod-waits-for-another-replica-of-its-statefulset"},
 	v1alpha1.ReasonNamespaceTerminating:          {"Look for finalizers in the namespace.", "the-namespace-is-being-deleted"},
 	v1alpha1.ReasonWebhookRefused:                {"Ask the owner of the admission webhook what it waits for.", sectionAdmit},
 	v1alpha1.ReasonAdmissionPolicyRefused:        {"Ask the author of the admission policy what it requires.", sectionAdmit},
@@ -177,6 +175,16 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonMachineDraining:               {"", "the-reason-is-draining-and-the-message-names-no-pods"},
 	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
 	v1alpha1.ReasonDaemonSetPodsNotRecreated:     {"", "pods-of-a-daemonset-stay"},
+}
+
+func init() {
+	for _, d := range evacuators.Table {
+		for _, reason := range d.Reasons {
+			if d.Section != "" {
+				byReason[reason] = advice{"", d.Section}
+			}
+		}
+	}
 }
 
 // Of returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
