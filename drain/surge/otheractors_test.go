@@ -8,48 +8,48 @@ import (
 )
 
 // autoscale simulates the controller of the HorizontalPodAutoscaler. wants is the number of replicas by its metrics, 0 without metrics.
-func (w *world) autoscale(wants int32) {
-	if w.autoscaler == nil {
+func (f *fixture) autoscale(wants int32) {
+	if f.autoscaler == nil {
 		return
 	}
-	lowest, now := ptr.Deref(w.autoscaler.Spec.MinReplicas, 1), *w.deployment.Spec.Replicas
+	lowest, now := ptr.Deref(f.autoscaler.Spec.MinReplicas, 1), *f.deployment.Spec.Replicas
 	target := now
 	switch {
 	case now < lowest:
 		target = lowest
 	case wants > 0:
-		target = min(max(wants, lowest), w.autoscaler.Spec.MaxReplicas)
+		target = min(max(wants, lowest), f.autoscaler.Spec.MaxReplicas)
 	}
 	if target != now {
-		w.scale(target)
+		f.scale(target)
 	}
 }
 
 // undo simulates `kubectl rollout undo`: another template, with the annotations that the Deployment controller has copied to its
 // ReplicaSet.
-func (w *world) undo(annotations map[string]string) {
-	w.deployment = w.deployment.DeepCopy()
-	w.deployment.Annotations = annotations
-	w.deployment.Spec.Template.Spec.NodeName += "x"
-	w.deployment.Generation++
+func (f *fixture) undo(annotations map[string]string) {
+	f.deployment = f.deployment.DeepCopy()
+	f.deployment.Annotations = annotations
+	f.deployment.Spec.Template.Spec.NodeName += "x"
+	f.deployment.Generation++
 }
 
 // replace simulates a tool that replaces the whole Deployment by its manifest, as `kubectl replace` does.
-func (w *world) replace(replicas int32) {
-	w.scale(replicas)
-	w.deployment.Labels, w.deployment.Annotations = nil, nil
+func (f *fixture) replace(replicas int32) {
+	f.scale(replicas)
+	f.deployment.Labels, f.deployment.Annotations = nil, nil
 }
 
-func (w *world) scale(n int32) {
-	w.deployment = w.deployment.DeepCopy()
-	w.deployment.Spec.Replicas = &n
-	w.deployment.Generation++
+func (f *fixture) scale(n int32) {
+	f.deployment = f.deployment.DeepCopy()
+	f.deployment.Spec.Replicas = &n
+	f.deployment.Generation++
 }
 
 // scaleAs scales the Deployment as a field manager.
-func (w *world) scaleAs(manager string, n int32) {
-	w.scale(n)
-	w.deployment.ManagedFields = append(w.deployment.ManagedFields, owning(manager, w.now, `{"f:spec":{"f:replicas":{}}}`))
+func (f *fixture) scaleAs(manager string, n int32) {
+	f.scale(n)
+	f.deployment.ManagedFields = append(f.deployment.ManagedFields, owning(manager, f.now, `{"f:spec":{"f:replicas":{}}}`))
 }
 
 func owning(manager string, at time.Time, fields string) metav1.ManagedFieldsEntry {

@@ -40,43 +40,43 @@ func TestReportWithManyConditions(t *testing.T) {
 }
 
 func TestRefusedWrites(t *testing.T) {
-	begun := func() *world { return deployed(2).evacuated(2, v1alpha1.SurgeAlways) }
-	started := func() *world {
-		w := surged(2, 2)
-		w.settle()
-		return w
+	begun := func() *fixture { return deployed(2).evacuated(2, v1alpha1.SurgeAlways) }
+	started := func() *fixture {
+		f := surged(2, 2)
+		f.settle()
+		return f
 	}
 	for name, tc := range map[string]struct {
-		decide func() (surge.Decision, *world)
+		decide func() (surge.Decision, *fixture)
 		pods   int
 	}{
-		"the record of the surge": {func() (surge.Decision, *world) { w := begun(); return surge.Decide(w.observed()), w }, 2},
-		"the number of replicas":  {func() (surge.Decision, *world) { w := begun(); w.step(); return surge.Decide(w.observed()), w }, 2},
-		"minReplicas": {func() (surge.Decision, *world) {
-			w := begun().scaledBy(1, 5)
-			w.step()
-			return surge.Decide(w.observed()), w
+		"the record of the surge": {func() (surge.Decision, *fixture) { f := begun(); return surge.Decide(f.observed()), f }, 2},
+		"the number of replicas":  {func() (surge.Decision, *fixture) { f := begun(); f.step(); return surge.Decide(f.observed()), f }, 2},
+		"minReplicas": {func() (surge.Decision, *fixture) {
+			f := begun().scaledBy(1, 5)
+			f.step()
+			return surge.Decide(f.observed()), f
 		}, 2},
-		"the deletion cost of Pods": {func() (surge.Decision, *world) { w := started(); return surge.Decide(w.observed()), w }, 2},
-		"a restart": {func() (surge.Decision, *world) {
+		"the deletion cost of Pods": {func() (surge.Decision, *fixture) { f := started(); return surge.Decide(f.observed()), f }, 2},
+		"a restart": {func() (surge.Decision, *fixture) {
 			r := restarted(1).drained(1, begin)
 			r.step()
-			return surge.Decide(r.observed()), r.world
+			return surge.Decide(r.observed()), r.fixture
 		}, 1},
-		"not the write that scales back": {func() (surge.Decision, *world) { w := started(); w.step(); return surge.Decide(w.observed()), w }, 0},
-		"not the write that reverts the surge": {func() (surge.Decision, *world) {
-			w := started()
-			clear(w.evacuations)
-			return surge.Decide(w.observed()), w
+		"not the write that scales back": {func() (surge.Decision, *fixture) { f := started(); f.step(); return surge.Decide(f.observed()), f }, 0},
+		"not the write that reverts the surge": {func() (surge.Decision, *fixture) {
+			f := started()
+			clear(f.evacuations)
+			return surge.Decide(f.observed()), f
 		}, 0},
 	} {
 		t.Run("E92: the surge ends when the API server has refused a write for half a minute: "+name, func(t *testing.T) {
-			d, w := tc.decide()
+			d, f := tc.decide()
 			denied := errors.New(`patching Deployment shop/web: admission webhook "no.example.com" denied the request: not by hand`)
-			if got := d.Refuse(denied, w.now, w.now.Add(29*time.Second)); len(got) > 0 {
+			if got := d.Refuse(denied, f.now, f.now.Add(29*time.Second)); len(got) > 0 {
 				t.Errorf("it ends at once: %v", got)
 			}
-			got := d.Refuse(denied, w.now, w.now.Add(30*time.Second))
+			got := d.Refuse(denied, f.now, f.now.Add(30*time.Second))
 			if len(got) != tc.pods {
 				t.Fatalf("got %v", got)
 			}
@@ -91,35 +91,35 @@ func TestRefusedWrites(t *testing.T) {
 
 // TestRefusedReports: the API server refuses the reports on the Evacuations of some Pods.
 func TestRefusedReports(t *testing.T) {
-	refusing := func(w *world, pods ...*pod) {
+	refusing := func(f *fixture, pods ...*pod) {
 		for _, p := range pods {
-			w.refusing[p.UID] = true
+			f.refusing[p.UID] = true
 		}
 	}
-	settle := func(w *world) {
+	settle := func(f *fixture) {
 		for range 20 {
-			w.step()
-			w.settle()
-			w.evict()
+			f.step()
+			f.settle()
+			f.evict()
 		}
 	}
 	t.Run("E92: a surge begins, continues and ends although the reports on one of its Pods are refused", func(t *testing.T) {
-		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
-		refusing(w, w.pods[0])
-		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 || w.baseline() != nil || *w.deployment.Spec.Replicas != 2 {
-			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.deployment)
+		f := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		refusing(f, f.pods[0])
+		if settle(f); len(f.evacuations) > 0 || len(f.refusals) > 0 || f.baseline() != nil || *f.deployment.Spec.Replicas != 2 {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(f.evacuations), f.refusals, f.deployment)
 		}
 	})
 	t.Run("E92: a surge begins and ends although the reports on a Pod of a later round are refused", func(t *testing.T) {
-		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
-		w.step()
-		later := w.pods[1]
-		if slices.Contains(w.baselineOf(w.deployment), later.UID) {
-			later = w.pods[0]
+		f := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		f.step()
+		later := f.pods[1]
+		if slices.Contains(f.baselineOf(f.deployment), later.UID) {
+			later = f.pods[0]
 		}
-		refusing(w, later)
-		if settle(w); w.pod(later.UID) == nil || len(w.evacuations) != 1 || len(w.refusals) > 0 {
-			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.deployment)
+		refusing(f, later)
+		if settle(f); f.pod(later.UID) == nil || len(f.evacuations) != 1 || len(f.refusals) > 0 {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(f.evacuations), f.refusals, f.deployment)
 		}
 	})
 	t.Run("E92: Pods of a later round wait although the reports about a Pod that its ReplicaSet has not deleted are refused", func(t *testing.T) {
@@ -145,62 +145,62 @@ func TestRefusedReports(t *testing.T) {
 		}
 	})
 	t.Run("E91: no replica is added without a record of the surge", func(t *testing.T) {
-		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
-		refusing(w, w.pods...)
-		if settle(w); len(w.events) > 0 || w.created > 2 {
-			t.Errorf("got %v, %v", w.events, w.deployment)
+		f := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		refusing(f, f.pods...)
+		if settle(f); len(f.events) > 0 || f.created > 2 {
+			t.Errorf("got %v, %v", f.events, f.deployment)
 		}
-		clear(w.refusing)
-		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 {
-			t.Errorf("%d Evacuations remain, refused %v", len(w.evacuations), w.refusals)
+		clear(f.refusing)
+		if settle(f); len(f.evacuations) > 0 || len(f.refusals) > 0 {
+			t.Errorf("%d Evacuations remain, refused %v", len(f.evacuations), f.refusals)
 		}
 	})
 	t.Run("E91: the report on a Pod of a later round is no record of the surge", func(t *testing.T) {
-		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
-		w.step()
-		refusing(w, w.pod(w.baselineOf(w.deployment)[0]))
-		if settle(w); len(w.events) > 0 || w.created > 2 {
-			t.Errorf("got %v, %v", w.events, w.deployment)
+		f := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		f.step()
+		refusing(f, f.pod(f.baselineOf(f.deployment)[0]))
+		if settle(f); len(f.events) > 0 || f.created > 2 {
+			t.Errorf("got %v, %v", f.events, f.deployment)
 		}
 	})
 	t.Run("E92: a record that was stored before suffices", func(t *testing.T) {
-		w := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
-		w.step()
-		w.apply(surge.Decide(w.observed()), 1) // it crashes after the first report
-		refusing(w, w.pods[1])
-		if w.step(); *w.deployment.Spec.Replicas != 4 {
-			t.Errorf("got %v", w.deployment)
+		f := deployed(2, maxSurge("100%")).evacuated(2, v1alpha1.SurgeAlways)
+		f.step()
+		f.apply(surge.Decide(f.observed()), 1) // it crashes after the first report
+		refusing(f, f.pods[1])
+		if f.step(); *f.deployment.Spec.Replicas != 4 {
+			t.Errorf("got %v", f.deployment)
 		}
 	})
 	for name, refused := range map[string]int{"on one of its Pods": 1, "on all of its Pods": 2} {
 		t.Run("E92: an edit by another actor ends the surge, which does not begin again, although the reports "+name+" are refused", func(t *testing.T) {
-			w := surged(2, 2)
-			w.settle()
-			w.step() // marks them
-			refusing(w, w.pods[:refused]...)
-			w.scaleAs("gitops", 3)
-			settle(w)
-			if w.baseline() != nil || *w.deployment.Spec.Replicas != 3 || w.marked() > 0 || len(w.evacuations) != refused {
-				t.Errorf("%d Pods are marked, refused %v, %v", w.marked(), w.refusals, w.deployment)
+			f := surged(2, 2)
+			f.settle()
+			f.step() // marks them
+			refusing(f, f.pods[:refused]...)
+			f.scaleAs("gitops", 3)
+			settle(f)
+			if f.baseline() != nil || *f.deployment.Spec.Replicas != 3 || f.marked() > 0 || len(f.evacuations) != refused {
+				t.Errorf("%d Pods are marked, refused %v, %v", f.marked(), f.refusals, f.deployment)
 			}
 		})
 	}
 	t.Run("E93: the number of replicas is restored although the reports on one of the Pods are refused", func(t *testing.T) {
-		w := surged(2, 2)
-		refusing(w, w.pods[0])
-		w.deployment = w.deployment.DeepCopy()
-		w.deployment.Labels, w.deployment.Annotations = nil, nil
-		if settle(w); *w.deployment.Spec.Replicas != 2 || w.baseline() != nil || w.refusals["web-002"] != surge.Edited {
-			t.Errorf("refused %v, %v", w.refusals, w.deployment)
+		f := surged(2, 2)
+		refusing(f, f.pods[0])
+		f.deployment = f.deployment.DeepCopy()
+		f.deployment.Labels, f.deployment.Annotations = nil, nil
+		if settle(f); *f.deployment.Spec.Replicas != 2 || f.baseline() != nil || f.refusals["web-002"] != surge.Edited {
+			t.Errorf("refused %v, %v", f.refusals, f.deployment)
 		}
 	})
 	t.Run("E97: it is not restored while all reports are refused: the watch may lag, and the surge have ended", func(t *testing.T) {
-		w := surged(2, 2)
-		refusing(w, w.pods...)
-		w.deployment = w.deployment.DeepCopy()
-		w.deployment.Labels, w.deployment.Annotations = nil, nil
-		if settle(w); *w.deployment.Spec.Replicas != 4 {
-			t.Errorf("got %v", w.deployment)
+		f := surged(2, 2)
+		refusing(f, f.pods...)
+		f.deployment = f.deployment.DeepCopy()
+		f.deployment.Labels, f.deployment.Annotations = nil, nil
+		if settle(f); *f.deployment.Spec.Replicas != 4 {
+			t.Errorf("got %v", f.deployment)
 		}
 	})
 	t.Run("E27, E92: the same if the report about another Pod of the round is stored", func(t *testing.T) {
@@ -229,29 +229,29 @@ func TestRefusedReports(t *testing.T) {
 		}
 	})
 	t.Run("E27, E92: the Pods of later rounds are surged although a Pod whose deadline is about to be exceeded cannot be refused", func(t *testing.T) {
-		w := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
-		w.step()
-		w.full = true
-		w.step()
-		w.replicate()
-		w.observe()
-		first := w.baseline().Pods[0].UID
-		w.refusing[first] = true
-		w.now = w.evacuations[first].since.Add(progressDeadline - time.Second)
-		for uid, e := range w.evacuations {
+		f := deployed(2, maxSurge("1")).evacuated(2, v1alpha1.SurgeAlways)
+		f.step()
+		f.full = true
+		f.step()
+		f.replicate()
+		f.observe()
+		first := f.baseline().Pods[0].UID
+		f.refusing[first] = true
+		f.now = f.evacuations[first].since.Add(progressDeadline - time.Second)
+		for uid, e := range f.evacuations {
 			if uid != first {
-				e.since = w.now // renewed
+				e.since = f.now // renewed
 			}
 		}
 		for range 5 {
-			if w.step(); len(w.refusals) > 0 {
-				t.Fatalf("refused: %v, %v", w.refusals, w.reports)
+			if f.step(); len(f.refusals) > 0 {
+				t.Fatalf("refused: %v, %v", f.refusals, f.reports)
 			}
 		}
-		w.now = w.now.Add(time.Second)
-		w.schedule()
-		if settle(w); len(w.refusals) > 0 || len(w.evacuations) > 0 {
-			t.Errorf("refused: %v, %v", w.refusals, w.reports)
+		f.now = f.now.Add(time.Second)
+		f.schedule()
+		if settle(f); len(f.refusals) > 0 || len(f.evacuations) > 0 {
+			t.Errorf("refused: %v, %v", f.refusals, f.reports)
 		}
 	})
 	createsFirst := func(d *appsv1.Deployment) {
@@ -274,7 +274,7 @@ func TestRefusedReports(t *testing.T) {
 	})
 	t.Run("E79, E92: a Deployment is restarted once although the reports on one of its Pods are refused", func(t *testing.T) {
 		r := restarted(2, createsFirst).drained(2, begin.Add(-time.Minute))
-		refusing(r.world, r.pods[0])
+		refusing(r.fixture, r.pods[0])
 		r.run(t)
 		if r.restarts() != 1 || len(r.refusals) > 0 {
 			t.Errorf("restarted %d times, refused %v", r.restarts(), r.refusals)

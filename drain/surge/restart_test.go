@@ -19,17 +19,17 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// rolling is a world whose Deployment is restarted. Its Deployment controller also rolls out.
+// rolling is a fixture whose Deployment is restarted. Its Deployment controller also rolls out.
 type rolling struct {
-	*world
+	*fixture
 	drains map[types.UID][]time.Time // of the Nodes of Pods
 	begun  []time.Time               // of all Nodes
 	stuck  bool
 }
 
-// restarted returns a world of a drain that began a minute ago.
+// restarted returns a fixture of a drain that began a minute ago.
 func restarted(replicas int32, changes ...func(*appsv1.Deployment)) *rolling {
-	return &rolling{world: deployed(replicas, changes...), drains: map[types.UID][]time.Time{}, begun: []time.Time{begin.Add(-time.Minute)}}
+	return &rolling{fixture: deployed(replicas, changes...), drains: map[types.UID][]time.Time{}, begun: []time.Time{begin.Add(-time.Minute)}}
 }
 
 // drained evacuates the first n Pods without an Evacuation for a drain that began at a time.
@@ -44,7 +44,7 @@ func (r *rolling) drained(n int, start time.Time) *rolling {
 }
 
 func (r *rolling) observed() surge.Observation {
-	o := r.world.observed()
+	o := r.fixture.observed()
 	o.Drains = r.begun
 	for i := range o.Leaving {
 		l := &o.Leaving[i]
@@ -84,7 +84,7 @@ func (r *rolling) roll() {
 }
 
 func (r *rolling) observe() {
-	r.world.observe()
+	r.fixture.observe()
 	r.deployment.Status.UpdatedReplicas = 0
 	for _, p := range r.pods {
 		r.deployment.Status.UpdatedReplicas += int32(asInt(r.present(p)))
@@ -151,7 +151,7 @@ func TestRestart(t *testing.T) {
 	ago := begin.Add(-time.Minute)
 	for _, tc := range []struct {
 		name     string
-		world    *rolling
+		fixture  *rolling
 		change   func(*testing.T, *rolling)
 		restarts int
 		want     surge.Refusal
@@ -274,7 +274,7 @@ func TestRestart(t *testing.T) {
 		}, 2, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, declared := tc.world, *tc.world.deployment.Spec.Replicas
+			r, declared := tc.fixture, *tc.fixture.deployment.Spec.Replicas
 			if tc.change != nil {
 				tc.change(t, r)
 			}

@@ -13,71 +13,71 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
-// surged returns a world whose Deployment is scaled up, and whose new Pods are not available.
-func surged(replicas int32, leaving int) *world {
-	w := deployed(replicas, maxSurge("100%")).evacuated(leaving, v1alpha1.SurgeAlways)
-	w.step()
-	w.step()
-	w.replicate()
-	w.observe()
-	return w
+// surged returns a fixture whose Deployment is scaled up, and whose new Pods are not available.
+func surged(replicas int32, leaving int) *fixture {
+	f := deployed(replicas, maxSurge("100%")).evacuated(leaving, v1alpha1.SurgeAlways)
+	f.step()
+	f.step()
+	f.replicate()
+	f.observe()
+	return f
 }
 
 func TestRevert(t *testing.T) {
 	t.Run("E25: removes the baseline when cancelled before it has scaled up", func(t *testing.T) {
-		w := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
-		w.step()
-		clear(w.evacuations)
-		w.run()
-		if w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || len(w.events) > 0 {
-			t.Errorf("%v, %v", w.deployment, w.events)
+		f := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
+		f.step()
+		clear(f.evacuations)
+		f.run()
+		if f.baseline() != nil || *f.deployment.Spec.Replicas != 1 || len(f.events) > 0 {
+			t.Errorf("%v, %v", f.deployment, f.events)
 		}
 	})
 	t.Run("E25: scales back when cancelled while new Pods start", func(t *testing.T) {
-		w := surged(2, 2)
-		clear(w.evacuations)
-		if d := w.step(); d.Deployment == nil || *d.Deployment.Spec.Replicas != 2 || d.Event.Reason != surge.EventCanceled {
+		f := surged(2, 2)
+		clear(f.evacuations)
+		if d := f.step(); d.Deployment == nil || *d.Deployment.Spec.Replicas != 2 || d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
-		if w.baseline() != nil {
+		if f.baseline() != nil {
 			t.Error("the baseline was not removed")
 		}
 	})
 	t.Run("E25: restores the deletion cost of marked Pods when cancelled", func(t *testing.T) {
-		w := surged(2, 2)
-		w.pods[0].Annotations = map[string]string{corev1.PodDeletionCost: "7"}
-		w.settle()
-		w.step()
-		if !surge.Marked(&w.pods[0].Pod) || !surge.Marked(&w.pods[1].Pod) {
+		f := surged(2, 2)
+		f.pods[0].Annotations = map[string]string{corev1.PodDeletionCost: "7"}
+		f.settle()
+		f.step()
+		if !surge.Marked(&f.pods[0].Pod) || !surge.Marked(&f.pods[1].Pod) {
 			t.Fatal("they are not marked")
 		}
-		clear(w.evacuations)
-		if d := w.step(); len(d.Unmark) != 2 || !d.RequeueAt.After(w.now) {
+		clear(f.evacuations)
+		if d := f.step(); len(d.Unmark) != 2 || !d.RequeueAt.After(f.now) {
 			t.Errorf("no event follows: %+v", d)
 		}
-		w.run()
-		if got := w.pods[0].Annotations; got[corev1.PodDeletionCost] != "7" || len(got) != 1 || len(w.pods[1].Annotations) > 0 {
-			t.Errorf("got %v, %v", got, w.pods[1].Annotations)
+		f.run()
+		if got := f.pods[0].Annotations; got[corev1.PodDeletionCost] != "7" || len(got) != 1 || len(f.pods[1].Annotations) > 0 {
+			t.Errorf("got %v, %v", got, f.pods[1].Annotations)
 		}
-		if w.baseline() != nil || *w.deployment.Spec.Replicas != 2 {
-			t.Errorf("got %v", w.deployment)
+		if f.baseline() != nil || *f.deployment.Spec.Replicas != 2 {
+			t.Errorf("got %v", f.deployment)
 		}
 	})
 	t.Run("E77: restores the deletion cost of a Pod that is evicted because its ReplicaSet has deleted another one, also after a crash", func(t *testing.T) {
 		for _, crashes := range []bool{false, true} {
-			w := surged(2, 1)
-			w.settle()
-			w.step()                // mark
-			w.step()                // scale back
-			w.remove(w.pods[2].UID) // the new one
-			w.observe()
-			for ; len(w.refusals) == 0; w.now = w.now.Add(time.Second) {
-				w.apply(surge.Decide(w.observed()), map[bool]int{true: 1, false: 9}[crashes])
+			f := surged(2, 1)
+			f.settle()
+			f.step()                // mark
+			f.step()                // scale back
+			f.remove(f.pods[2].UID) // the new one
+			f.observe()
+			for ; len(f.refusals) == 0; f.now = f.now.Add(time.Second) {
+				f.apply(surge.Decide(f.observed()), map[bool]int{true: 1, false: 9}[crashes])
 			}
-			w.evacuated(1, v1alpha1.SurgeAlways)
-			d := w.step()
-			if w.marked() > 0 || w.refusals[w.pods[0].UID] != surge.NotChosen || w.baseline() == nil {
-				t.Errorf("crashes: %v: %d Pods are marked, %v, the next surge: %+v", crashes, w.marked(), w.refusals, d)
+			f.evacuated(1, v1alpha1.SurgeAlways)
+			d := f.step()
+			if f.marked() > 0 || f.refusals[f.pods[0].UID] != surge.NotChosen || f.baseline() == nil {
+				t.Errorf("crashes: %v: %d Pods are marked, %v, the next surge: %+v", crashes, f.marked(), f.refusals, d)
 			}
 		}
 	})
@@ -101,23 +101,23 @@ func TestRevert(t *testing.T) {
 		}
 	})
 	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {
-		w := surged(2, 2)
-		stays, moves := w.pods[0].UID, w.pods[1].UID
-		delete(w.evacuations, stays)
-		w.run()
-		if w.pod(moves) != nil || *w.deployment.Spec.Replicas != 2 || w.available() != 2 {
-			t.Errorf("got %v", w.pods)
+		f := surged(2, 2)
+		stays, moves := f.pods[0].UID, f.pods[1].UID
+		delete(f.evacuations, stays)
+		f.run()
+		if f.pod(moves) != nil || *f.deployment.Spec.Replicas != 2 || f.available() != 2 {
+			t.Errorf("got %v", f.pods)
 		}
 	})
 	t.Run("E25: keeps an edit of the number of replicas", func(t *testing.T) {
-		w := surged(1, 1)
-		w.deployment.ManagedFields = []metav1.ManagedFieldsEntry{
-			owning("kube-controller-manager", w.now.Add(time.Minute), `{"f:status":{"f:replicas":{}}}`),
-			owning("helm", w.now.Add(-time.Hour), `{"f:spec":{"f:replicas":{},"f:template":{}}}`), owning("old", w.now, "?"), {Manager: "older"},
+		f := surged(1, 1)
+		f.deployment.ManagedFields = []metav1.ManagedFieldsEntry{
+			owning("kube-controller-manager", f.now.Add(time.Minute), `{"f:status":{"f:replicas":{}}}`),
+			owning("helm", f.now.Add(-time.Hour), `{"f:spec":{"f:replicas":{},"f:template":{}}}`), owning("old", f.now, "?"), {Manager: "older"},
 		}
-		w.scaleAs("gitops", 5)
-		d := w.step()
-		if *w.deployment.Spec.Replicas != 5 || w.baseline() != nil || !d.Event.Warning || d.Event.Reason != surge.EventSuperseded {
+		f.scaleAs("gitops", 5)
+		d := f.step()
+		if *f.deployment.Spec.Replicas != 5 || f.baseline() != nil || !d.Event.Warning || d.Event.Reason != surge.EventSuperseded {
 			t.Errorf("got %+v", d)
 		}
 		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
@@ -129,53 +129,53 @@ func TestRevert(t *testing.T) {
 		}
 	})
 	t.Run("E25: keeps an edit of the template and restores the number of replicas", func(t *testing.T) {
-		w := surged(1, 1)
-		w.deployment.Spec.Template.Spec.NodeName = "elsewhere"
-		d := w.step()
-		if *w.deployment.Spec.Replicas != 1 || w.baseline() != nil || d.Event.Reason != surge.EventSuperseded || len(d.Reports) != 1 {
+		f := surged(1, 1)
+		f.deployment.Spec.Template.Spec.NodeName = "elsewhere"
+		d := f.step()
+		if *f.deployment.Spec.Replicas != 1 || f.baseline() != nil || d.Event.Reason != surge.EventSuperseded || len(d.Reports) != 1 {
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E25: keeps an edit made before it has scaled up", func(t *testing.T) {
-		w := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
-		w.step()
-		w.scale(3)
-		if d := w.step(); *w.deployment.Spec.Replicas != 3 || w.baseline() != nil || d.Event.Reason != surge.EventSuperseded {
+		f := deployed(1).evacuated(1, v1alpha1.SurgeAlways)
+		f.step()
+		f.scale(3)
+		if d := f.step(); *f.deployment.Spec.Replicas != 3 || f.baseline() != nil || d.Event.Reason != surge.EventSuperseded {
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E25: drops a baseline that was copied from another Deployment", func(t *testing.T) {
-		w := surged(1, 1)
-		clear(w.evacuations)
-		w.deployment.UID = "copy"
-		if d := w.step(); *w.deployment.Spec.Replicas != 2 || w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
+		f := surged(1, 1)
+		clear(f.evacuations)
+		f.deployment.UID = "copy"
+		if d := f.step(); *f.deployment.Spec.Replicas != 2 || f.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E27: scales back and evicts when new Pods are not available in time", func(t *testing.T) {
-		w := surged(1, 1)
-		d := w.step()
-		for ; len(d.Reports) == 0 && w.now.Before(begin.Add(progressDeadline)); d = w.step() {
-			if !d.RequeueAt.After(w.now) {
+		f := surged(1, 1)
+		d := f.step()
+		for ; len(d.Reports) == 0 && f.now.Before(begin.Add(progressDeadline)); d = f.step() {
+			if !d.RequeueAt.After(f.now) {
 				t.Fatalf("got %+v", d)
 			}
-			w.now = d.RequeueAt
+			f.now = d.RequeueAt
 		}
-		if !w.now.Equal(begin.Add(progressDeadline - 10*time.Second)) {
-			t.Errorf("it ends after %s", w.now.Sub(begin))
+		if !f.now.Equal(begin.Add(progressDeadline - 10*time.Second)) {
+			t.Errorf("it ends after %s", f.now.Sub(begin))
 		}
-		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || w.baseline() != nil || *w.deployment.Spec.Replicas != 1 ||
+		if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotAvailable || f.baseline() != nil || *f.deployment.Spec.Replicas != 1 ||
 			d.Event.Reason != surge.EventCanceled {
 			t.Errorf("got %+v", d)
 		}
-		if d := w.step(); d.Deployment != nil {
+		if d := f.step(); d.Deployment != nil {
 			t.Errorf("it surges again: %+v", d)
 		}
 	})
 	t.Run("E27: scales back also when it reconciles after the progress deadline", func(t *testing.T) {
-		w := surged(1, 1)
-		w.now = w.now.Add(progressDeadline)
-		if d := w.step(); w.baseline() != nil || *w.deployment.Spec.Replicas != 1 {
+		f := surged(1, 1)
+		f.now = f.now.Add(progressDeadline)
+		if d := f.step(); f.baseline() != nil || *f.deployment.Spec.Replicas != 1 {
 			t.Errorf("got %+v", d)
 		}
 	})
@@ -183,73 +183,73 @@ func TestRevert(t *testing.T) {
 
 func TestRolloutUndo(t *testing.T) {
 	// record returns the annotations during an earlier surge of a Deployment with one replica, and the Deployment after it.
-	after := func(t *testing.T, change ...func(*world)) (*world, map[string]string) {
+	after := func(t *testing.T, change ...func(*fixture)) (*fixture, map[string]string) {
 		t.Helper()
-		w := deployed(1)
+		f := deployed(1)
 		for _, each := range change {
-			each(w)
+			each(f)
 		}
-		w.evacuated(1, v1alpha1.SurgeAlways)
+		f.evacuated(1, v1alpha1.SurgeAlways)
 		var record map[string]string
 		for range 50 {
-			if w.step(); w.baseline() != nil {
-				record = w.deployment.Annotations
+			if f.step(); f.baseline() != nil {
+				record = f.deployment.Annotations
 			}
-			w.settle()
-			if w.autoscaler != nil && w.baseline() != nil && w.baseline().Returning != nil {
-				w.autoscale(1)
-				w.settle()
+			f.settle()
+			if f.autoscaler != nil && f.baseline() != nil && f.baseline().Returning != nil {
+				f.autoscale(1)
+				f.settle()
 			}
 		}
-		w.evict()
-		if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; record == nil || labelled || *w.deployment.Spec.Replicas != 1 {
-			t.Fatalf("the first surge does not end: %v", w.deployment)
+		f.evict()
+		if _, labelled := f.deployment.Labels[v1alpha1.SurgingLabel]; record == nil || labelled || *f.deployment.Spec.Replicas != 1 {
+			t.Fatalf("the first surge does not end: %v", f.deployment)
 		}
-		return w, record
+		return f, record
 	}
 	t.Run("E63: surges again after the baseline of an earlier surge came back", func(t *testing.T) {
-		w, record := after(t)
-		w.undo(record)
-		w.settle()
-		w.evacuated(1, v1alpha1.SurgeIfSingleReplica)
-		w.run()
-		if len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 1 || w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" {
-			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		f, record := after(t)
+		f.undo(record)
+		f.settle()
+		f.evacuated(1, v1alpha1.SurgeIfSingleReplica)
+		f.run()
+		if len(f.refusals) > 0 || *f.deployment.Spec.Replicas != 1 || f.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" {
+			t.Errorf("refused: %v, %v", f.refusals, f.deployment)
 		}
 	})
 	t.Run("E63: does not scale down to the baseline of an earlier surge", func(t *testing.T) {
-		w, record := after(t)
-		w.undo(record)
-		w.scale(2)
-		w.settle()
-		w.evacuated(1, v1alpha1.SurgeAlways)
+		f, record := after(t)
+		f.undo(record)
+		f.scale(2)
+		f.settle()
+		f.evacuated(1, v1alpha1.SurgeAlways)
 		for range 20 {
-			if w.step(); *w.deployment.Spec.Replicas < 2 {
-				t.Fatalf("scaled to %d", *w.deployment.Spec.Replicas)
+			if f.step(); *f.deployment.Spec.Replicas < 2 {
+				t.Fatalf("scaled to %d", *f.deployment.Spec.Replicas)
 			}
-			w.settle()
+			f.settle()
 		}
-		if len(w.refusals) > 0 || *w.deployment.Spec.Replicas != 2 {
-			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		if len(f.refusals) > 0 || *f.deployment.Spec.Replicas != 2 {
+			t.Errorf("refused: %v, %v", f.refusals, f.deployment)
 		}
 	})
 	t.Run("E63: ignores the baseline of an earlier surge by an autoscaler", func(t *testing.T) {
-		w, record := after(t, func(w *world) { w.scaledBy(1, 5) })
-		w.undo(record)
-		w.scale(2)
-		w.settle()
-		if w.step(); *w.deployment.Spec.Replicas != 2 {
-			t.Errorf("scaled to %d", *w.deployment.Spec.Replicas)
+		f, record := after(t, func(f *fixture) { f.scaledBy(1, 5) })
+		f.undo(record)
+		f.scale(2)
+		f.settle()
+		if f.step(); *f.deployment.Spec.Replicas != 2 {
+			t.Errorf("scaled to %d", *f.deployment.Spec.Replicas)
 		}
 	})
 	t.Run("E63: removes the copy when it refuses the surge", func(t *testing.T) {
-		w, record := after(t)
-		w.undo(record)
-		w.scale(2)
-		w.settle()
-		w.evacuated(1, v1alpha1.SurgeIfSingleReplica)
-		if w.run(); w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || *w.deployment.Spec.Replicas != 2 || len(w.refusals) != 1 {
-			t.Errorf("refused: %v, %v", w.refusals, w.deployment)
+		f, record := after(t)
+		f.undo(record)
+		f.scale(2)
+		f.settle()
+		f.evacuated(1, v1alpha1.SurgeIfSingleReplica)
+		if f.run(); f.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || *f.deployment.Spec.Replicas != 2 || len(f.refusals) != 1 {
+			t.Errorf("refused: %v, %v", f.refusals, f.deployment)
 		}
 	})
 	_, earlier := after(t)
@@ -263,14 +263,14 @@ func TestRolloutUndo(t *testing.T) {
 		"and keeps a number that another actor wrote": {nil, 5, 5},
 	} {
 		t.Run("E63: an undo during the surge "+name+" restores the number of replicas", func(t *testing.T) {
-			w := surged(1, 1)
-			w.undo(tc.annotations)
+			f := surged(1, 1)
+			f.undo(tc.annotations)
 			if tc.scale > 0 {
-				w.scale(tc.scale)
+				f.scale(tc.scale)
 			}
-			d := w.step()
-			if _, labelled := w.deployment.Labels[v1alpha1.SurgingLabel]; labelled || *w.deployment.Spec.Replicas != tc.want ||
-				w.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
+			d := f.step()
+			if _, labelled := f.deployment.Labels[v1alpha1.SurgingLabel]; labelled || *f.deployment.Spec.Replicas != tc.want ||
+				f.deployment.Annotations[v1alpha1.SurgeAnnotation] != "" || d.Event == nil {
 				t.Errorf("got %+v", d)
 			}
 			if len(d.Reports) != 1 || d.Reports[0].Refusal != surge.Edited {
@@ -280,29 +280,29 @@ func TestRolloutUndo(t *testing.T) {
 	}
 	t.Run("E63: an undo during the surge restores the number of replicas also if an autoscaler does not scale back", func(t *testing.T) {
 		for _, cancelled := range []bool{false, true} {
-			w := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
-			w.step()
-			w.step()
-			w.settle() // it scales up; later it has no metrics
-			w.undo(nil)
+			f := deployed(2).scaledBy(1, 5).evacuated(1, v1alpha1.SurgeAlways)
+			f.step()
+			f.step()
+			f.settle() // it scales up; later it has no metrics
+			f.undo(nil)
 			if cancelled {
-				clear(w.evacuations)
+				clear(f.evacuations)
 			}
-			w.run()
-			if *w.deployment.Spec.Replicas != 2 || *w.autoscaler.Spec.MinReplicas != 1 || len(w.autoscaler.Annotations)+len(w.deployment.Labels) > 0 {
-				t.Errorf("cancelled: %v: %d replicas, %v, %v", cancelled, *w.deployment.Spec.Replicas, w.deployment.Annotations, w.autoscaler)
+			f.run()
+			if *f.deployment.Spec.Replicas != 2 || *f.autoscaler.Spec.MinReplicas != 1 || len(f.autoscaler.Annotations)+len(f.deployment.Labels) > 0 {
+				t.Errorf("cancelled: %v: %d replicas, %v, %v", cancelled, *f.deployment.Spec.Replicas, f.deployment.Annotations, f.autoscaler)
 			}
 		}
 	})
 	t.Run("E63: an undo after Pods were marked restores their deletion cost", func(t *testing.T) {
-		w := surged(1, 1)
-		w.settle()
-		w.step() // mark
-		w.undo(nil)
-		w.step()
-		w.step()
-		if slices.ContainsFunc(w.pods, func(p *pod) bool { return surge.Marked(&p.Pod) }) || *w.deployment.Spec.Replicas != 1 {
-			t.Errorf("got %v", w.deployment)
+		f := surged(1, 1)
+		f.settle()
+		f.step() // mark
+		f.undo(nil)
+		f.step()
+		f.step()
+		if slices.ContainsFunc(f.pods, func(p *pod) bool { return surge.Marked(&p.Pod) }) || *f.deployment.Spec.Replicas != 1 {
+			t.Errorf("got %v", f.deployment)
 		}
 	})
 }

@@ -17,42 +17,42 @@ import (
 
 func TestRounds(t *testing.T) {
 	t.Run("E24, E25: writes one change at a time, stores the baseline first and removes it with the last write", func(t *testing.T) {
-		w := deployed(1).evacuated(1, v1alpha1.SurgeIfSingleReplica)
-		leaving := w.pods[0]
+		f := deployed(1).evacuated(1, v1alpha1.SurgeIfSingleReplica)
+		leaving := f.pods[0]
 
-		w.step()
-		if w.baseline() == nil || w.baseline().Raised || *w.deployment.Spec.Replicas != 1 {
-			t.Fatalf("the baseline is not written first: %v", w.deployment)
+		f.step()
+		if f.baseline() == nil || f.baseline().Raised || *f.deployment.Spec.Replicas != 1 {
+			t.Fatalf("the baseline is not written first: %v", f.deployment)
 		}
-		w.step()
-		if !w.baseline().Raised || *w.deployment.Spec.Replicas != 2 {
-			t.Fatalf("the number is not written next: %v", w.deployment)
+		f.step()
+		if !f.baseline().Raised || *f.deployment.Spec.Replicas != 2 {
+			t.Fatalf("the number is not written next: %v", f.deployment)
 		}
-		w.replicate()
-		w.observe()
-		if d := w.step(); d.Deployment != nil || len(d.Mark) > 0 || d.RequeueAt.IsZero() {
+		f.replicate()
+		f.observe()
+		if d := f.step(); d.Deployment != nil || len(d.Mark) > 0 || d.RequeueAt.IsZero() {
 			t.Fatalf("it does not wait for the new Pod: %v", d)
 		}
-		w.settle()
-		if d := w.step(); len(d.Mark) != 1 || d.Mark[0].UID != leaving.UID {
+		f.settle()
+		if d := f.step(); len(d.Mark) != 1 || d.Mark[0].UID != leaving.UID {
 			t.Fatalf("the Pod to be removed is not marked: %v", d)
 		}
-		w.step()
-		if w.baseline() != nil || *w.deployment.Spec.Replicas != 1 || w.deployment.Labels[v1alpha1.SurgingLabel] != "" {
-			t.Fatalf("it is not scaled back: %v", w.deployment)
+		f.step()
+		if f.baseline() != nil || *f.deployment.Spec.Replicas != 1 || f.deployment.Labels[v1alpha1.SurgingLabel] != "" {
+			t.Fatalf("it is not scaled back: %v", f.deployment)
 		}
-		w.settle()
-		if w.pod(leaving.UID) != nil || w.available() != 1 {
+		f.settle()
+		if f.pod(leaving.UID) != nil || f.available() != 1 {
 			t.Fatal("another Pod was removed")
 		}
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || !slices.Equal(w.events, []string{surge.EventSurged, surge.EventCompleted}) {
-			t.Fatalf("further writes or events: %v, %v", d, w.events)
+		if d := f.step(); d.Deployment != nil || len(d.Reports) > 0 || !slices.Equal(f.events, []string{surge.EventSurged, surge.EventCompleted}) {
+			t.Fatalf("further writes or events: %v, %v", d, f.events)
 		}
 	})
 	for _, tc := range []struct {
-		name   string
-		world  *world
-		rounds []int32
+		name    string
+		fixture *fixture
+		rounds  []int32
 	}{
 		{"E24: replaces three of ten Pods at a time with maxSurge 25%", deployed(10, maxSurge("25%")).evacuated(10, v1alpha1.SurgeAlways), []int32{13, 13, 13, 11}},
 		{"E24: replaces one Pod at a time with maxSurge 0", deployed(3, maxSurge("0")).evacuated(2, v1alpha1.SurgeAlways), []int32{4, 4}},
@@ -65,9 +65,9 @@ func TestRounds(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			declared := *tc.world.deployment.Spec.Replicas
+			declared := *tc.fixture.deployment.Spec.Replicas
 			var rounds []int32
-			for _, d := range tc.world.run() {
+			for _, d := range tc.fixture.run() {
 				switch {
 				case d.Autoscaler != nil && *d.Autoscaler.Spec.MinReplicas > declared:
 					rounds = append(rounds, *d.Autoscaler.Spec.MinReplicas)
@@ -75,8 +75,8 @@ func TestRounds(t *testing.T) {
 					rounds = append(rounds, *d.Deployment.Spec.Replicas)
 				}
 			}
-			if !slices.Equal(rounds, tc.rounds) || len(tc.world.evacuations) > 0 || *tc.world.deployment.Spec.Replicas != declared {
-				t.Errorf("rounds %v, want %v; %d Evacuations remain, %d replicas", rounds, tc.rounds, len(tc.world.evacuations), *tc.world.deployment.Spec.Replicas)
+			if !slices.Equal(rounds, tc.rounds) || len(tc.fixture.evacuations) > 0 || *tc.fixture.deployment.Spec.Replicas != declared {
+				t.Errorf("rounds %v, want %v; %d Evacuations remain, %d replicas", rounds, tc.rounds, len(tc.fixture.evacuations), *tc.fixture.deployment.Spec.Replicas)
 			}
 		})
 	}
@@ -84,29 +84,29 @@ func TestRounds(t *testing.T) {
 
 func TestUnreadyDuringSurge(t *testing.T) {
 	t.Run("E24: does not wait for a Pod that is to be removed to be ready again, when all others are available", func(t *testing.T) {
-		w := surged(2, 1)
-		leaving := w.pods[0]
+		f := surged(2, 1)
+		leaving := f.pods[0]
 		leaving.ready = false
 		decide := func() surge.Decision {
-			w.replicate()
-			w.observe()
-			o := w.observed()
+			f.replicate()
+			f.observe()
+			o := f.observed()
 			for i := range o.Leaving {
 				o.Leaving[i].Unready = !leaving.ready
 			}
 			d := surge.Decide(o)
-			w.apply(d, 9)
+			f.apply(d, 9)
 			return d
 		}
-		if d := decide(); len(d.Mark) > 0 || w.baseline() == nil {
+		if d := decide(); len(d.Mark) > 0 || f.baseline() == nil {
 			t.Fatalf("it does not wait for the new Pod: %+v", d)
 		}
-		w.pods[2].ready = true
+		f.pods[2].ready = true
 		decide() // mark
 		decide() // scale back
 		decide()
-		if w.pod(leaving.UID) != nil || w.available() != 2 || w.baseline() != nil || len(w.refusals) > 0 {
-			t.Errorf("%d Pods are available, %v, refused %v", w.available(), w.deployment.Annotations, w.refusals)
+		if f.pod(leaving.UID) != nil || f.available() != 2 || f.baseline() != nil || len(f.refusals) > 0 {
+			t.Errorf("%d Pods are available, %v, refused %v", f.available(), f.deployment.Annotations, f.refusals)
 		}
 	})
 }
@@ -117,10 +117,10 @@ func TestRefusals(t *testing.T) {
 	}
 	always, single := v1alpha1.SurgeAlways, v1alpha1.SurgeIfSingleReplica
 	for _, tc := range []struct {
-		name   string
-		world  *world
-		change func(*world)
-		want   surge.Refusal
+		name    string
+		fixture *fixture
+		change  func(*fixture)
+		want    surge.Refusal
 	}{
 		{"E24: refuses two replicas with IfSingleReplica", deployed(2).evacuated(1, single), nil, surge.TooManyReplicas},
 		{"E24: refuses with policy Never", deployed(1).evacuated(1, v1alpha1.SurgeNever), nil, surge.NotRequested},
@@ -131,18 +131,20 @@ func TestRefusals(t *testing.T) {
 		{"E24: refuses while the rollout is paused", deployed(1, func(d *appsv1.Deployment) { d.Spec.Paused = true }).evacuated(1, always), nil, surge.Paused},
 		{
 			"E24: refuses while a rollout is in progress",
-			deployed(2).evacuated(1, always), func(w *world) { w.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing,
+			deployed(2).evacuated(1, always), func(f *fixture) { f.deployment.Status.UpdatedReplicas = 1 }, surge.Progressing,
 		},
 		{
 			"E24: refuses with a ReadWriteOnce claim", deployed(1).evacuated(1, always),
-			func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)} }, surge.ExclusiveVolume,
+			func(f *fixture) {
+				f.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce)}
+			}, surge.ExclusiveVolume,
 		},
-		{"E24: refuses with a ReadWriteOncePod claim", deployed(1).evacuated(1, always), func(w *world) {
-			w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOncePod)}
+		{"E24: refuses with a ReadWriteOncePod claim", deployed(1).evacuated(1, always), func(f *fixture) {
+			f.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOncePod)}
 		}, surge.ExclusiveVolume},
 		{
 			"E24: refuses with a claim that does not exist",
-			deployed(1).evacuated(1, always), func(w *world) { w.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume,
+			deployed(1).evacuated(1, always), func(f *fixture) { f.claims = map[string]*corev1.PersistentVolumeClaim{"a": nil} }, surge.NoVolume,
 		},
 		{"K74: refuses with more claims than are read", deployed(1, func(d *appsv1.Deployment) {
 			for i := range surge.MaxClaims + 1 {
@@ -152,105 +154,105 @@ func TestRefusals(t *testing.T) {
 			}
 		}).evacuated(1, always), nil, surge.ExclusiveVolume},
 		{"E24: refuses with an autoscaler at its maximum", deployed(3).scaledBy(1, 3).evacuated(1, always), nil, surge.AutoscalerAtMaximum},
-		{"E26: refuses with an autoscaler that has a controller", deployed(1).scaledBy(1, 3).evacuated(1, always), func(w *world) {
-			w.autoscaler.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web", Controller: ptr.To(true)}}
+		{"E26: refuses with an autoscaler that has a controller", deployed(1).scaledBy(1, 3).evacuated(1, always), func(f *fixture) {
+			f.autoscaler.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web", Controller: ptr.To(true)}}
 		}, surge.ForeignAutoscaler},
-		{"E24: refuses a Pod that is not ready", deployed(1).evacuated(1, always), func(w *world) { w.pods[0].ready = false }, surge.PodNotReady},
-		{"E24: refuses when replicas stay unavailable", deployed(3).evacuated(1, always), func(w *world) {
-			w.deployment.Status.AvailableReplicas = 2
-			w.now = w.now.Add(5 * time.Minute) // it may have waited for others for any time
-			w.step()
-			w.now = w.now.Add(2 * time.Minute)
+		{"E24: refuses a Pod that is not ready", deployed(1).evacuated(1, always), func(f *fixture) { f.pods[0].ready = false }, surge.PodNotReady},
+		{"E24: refuses when replicas stay unavailable", deployed(3).evacuated(1, always), func(f *fixture) {
+			f.deployment.Status.AvailableReplicas = 2
+			f.now = f.now.Add(5 * time.Minute) // it may have waited for others for any time
+			f.step()
+			f.now = f.now.Add(2 * time.Minute)
 		}, surge.Unavailable},
-		{"E25: refuses when the Deployment does not exist", deployed(1).evacuated(1, always), func(w *world) { w.deployment = nil }, surge.NoDeployment},
+		{"E25: refuses when the Deployment does not exist", deployed(1).evacuated(1, always), func(f *fixture) { f.deployment = nil }, surge.NoDeployment},
 		{
 			"E25: refuses when the Deployment is being deleted",
-			deployed(1).evacuated(1, always), func(w *world) { w.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment,
+			deployed(1).evacuated(1, always), func(f *fixture) { f.deployment.DeletionTimestamp = ptr.To(metav1.Now()) }, surge.NoDeployment,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.change != nil {
-				tc.change(tc.world)
+				tc.change(tc.fixture)
 			}
-			d := tc.world.step()
+			d := tc.fixture.step()
 			if d.Deployment != nil || d.Autoscaler != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != tc.want || d.Reports[0].Message == "" {
 				t.Errorf("got %+v, want %s", d, tc.want)
 			}
 		})
 	}
 	t.Run("E24: does not surge when another actor has scaled to no replicas", func(t *testing.T) {
-		w := deployed(1).evacuated(1, always)
-		w.deployment.Spec.Replicas, w.deployment.Status = new(int32(0)), appsv1.DeploymentStatus{ObservedGeneration: w.deployment.Generation}
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() { // a baseline without replicas would be invalid
+		f := deployed(1).evacuated(1, always)
+		f.deployment.Spec.Replicas, f.deployment.Status = new(int32(0)), appsv1.DeploymentStatus{ObservedGeneration: f.deployment.Generation}
+		if d := f.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() { // a baseline without replicas would be invalid
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E24: surges with claims that several Nodes can mount", func(t *testing.T) {
-		w := deployed(1).evacuated(1, always)
-		w.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce, corev1.ReadWriteMany), "b": claim(corev1.ReadOnlyMany)}
-		if d := w.step(); d.Deployment == nil {
+		f := deployed(1).evacuated(1, always)
+		f.claims = map[string]*corev1.PersistentVolumeClaim{"a": claim(corev1.ReadWriteOnce, corev1.ReadWriteMany), "b": claim(corev1.ReadOnlyMany)}
+		if d := f.step(); d.Deployment == nil {
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E24: waits for unavailable replicas before it refuses", func(t *testing.T) {
-		w := deployed(3).evacuated(1, always)
-		w.deployment.Status.AvailableReplicas = 2
-		w.now = w.now.Add(5 * time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != "" || d.RequeueAt.IsZero() {
+		f := deployed(3).evacuated(1, always)
+		f.deployment.Status.AvailableReplicas = 2
+		f.now = f.now.Add(5 * time.Minute)
+		if d := f.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != "" || d.RequeueAt.IsZero() {
 			t.Errorf("got %+v", d)
 		}
-		w.now = w.now.Add(time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
+		f.now = f.now.Add(time.Minute)
+		if d := f.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
 			t.Errorf("it reports more than once: %+v", d)
 		}
 	})
 	t.Run("E24: delays the next round until the previous one has ended, without a time limit", func(t *testing.T) {
-		w := deployed(2).evacuated(1, always)
-		w.deployment.Generation++
-		w.now = w.now.Add(5 * time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
+		f := deployed(2).evacuated(1, always)
+		f.deployment.Generation++
+		f.now = f.now.Add(5 * time.Minute)
+		if d := f.step(); d.Deployment != nil || len(d.Reports) > 0 || d.RequeueAt.IsZero() {
 			t.Errorf("got %+v", d)
 		}
 	})
 	t.Run("E24: reports progress for Pods that wait for a later round before their progress deadline", func(t *testing.T) {
-		w := deployed(4).evacuated(3, always) // one at a time
-		for w.now = w.now.Add(4 * time.Minute); len(w.refusals) == 0 && len(w.evacuations) > 0; w.now = w.now.Add(time.Minute) {
-			w.step()
-			w.settle()
+		f := deployed(4).evacuated(3, always) // one at a time
+		for f.now = f.now.Add(4 * time.Minute); len(f.refusals) == 0 && len(f.evacuations) > 0; f.now = f.now.Add(time.Minute) {
+			f.step()
+			f.settle()
 		}
-		if len(w.refusals) > 0 || len(w.evacuations) > 0 || w.now.Before(begin.Add(progressDeadline)) {
-			t.Errorf("refused %v, %d Evacuations remain after %s", w.refusals, len(w.evacuations), w.now.Sub(begin))
+		if len(f.refusals) > 0 || len(f.evacuations) > 0 || f.now.Before(begin.Add(progressDeadline)) {
+			t.Errorf("refused %v, %d Evacuations remain after %s", f.refusals, len(f.evacuations), f.now.Sub(begin))
 		}
 	})
 	t.Run("E24: reports progress for Pods that wait for a later round also while the new Pods of a round take long", func(t *testing.T) {
-		w := deployed(3).evacuated(3, always)
-		for w.now.Before(begin.Add(2 * time.Minute)) { // the first round
-			w.step()
-			w.settle()
-			w.now = w.now.Add(time.Minute)
+		f := deployed(3).evacuated(3, always)
+		for f.now.Before(begin.Add(2 * time.Minute)) { // the first round
+			f.step()
+			f.settle()
+			f.now = f.now.Add(time.Minute)
 		}
-		for w.baseline() == nil || !w.baseline().Raised { // of the second one
-			w.step()
-			w.observe()
+		for f.baseline() == nil || !f.baseline().Raised { // of the second one
+			f.step()
+			f.observe()
 		}
-		for w.now.Before(w.observed().Leaving[0].Deadline.Add(-time.Minute)) {
-			w.replicate()
-			w.observe()
-			w.step()
-			w.now = w.now.Add(30 * time.Second)
+		for f.now.Before(f.observed().Leaving[0].Deadline.Add(-time.Minute)) {
+			f.replicate()
+			f.observe()
+			f.step()
+			f.now = f.now.Add(30 * time.Second)
 		}
-		if len(w.observed().Leaving) != 2 {
-			t.Fatalf("a Pod that waits has missed its deadline: %v", w.reports)
+		if len(f.observed().Leaving) != 2 {
+			t.Fatalf("a Pod that waits has missed its deadline: %v", f.reports)
 		}
-		if w.run(); len(w.refusals) > 0 {
-			t.Errorf("refused: %v", w.refusals)
+		if f.run(); len(f.refusals) > 0 {
+			t.Errorf("refused: %v", f.refusals)
 		}
 	})
 	t.Run("E24: evicts the marked Pod when the ReplicaSet deletes another one", func(t *testing.T) {
-		w := deployed(1).evacuated(1, always)
-		surge.Mark(&w.pods[0].Pod)
-		w.now = w.now.Add(time.Minute)
-		if d := w.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotChosen {
+		f := deployed(1).evacuated(1, always)
+		surge.Mark(&f.pods[0].Pod)
+		f.now = f.now.Add(time.Minute)
+		if d := f.step(); d.Deployment != nil || len(d.Reports) != 1 || d.Reports[0].Refusal != surge.NotChosen {
 			t.Errorf("got %+v", d)
 		}
 	})
