@@ -20,20 +20,20 @@ import (
 )
 
 func TestCache(t *testing.T) {
-	run(t, func(w *world) {
-		w.add(newPod("before"))
-		w.SetWatchDelay(func(r apiserver.Request) time.Duration {
+	run(t, func(f *fixture) {
+		f.add(newPod("before"))
+		f.SetWatchDelay(func(r apiserver.Request) time.Duration {
 			if r.Resource == "pods" {
 				return 5 * time.Second
 			}
 			return 0
 		})
-		cache, err := ctrlcache.New(w.config(), ctrlcache.Options{Scheme: scheme})
-		w.Expect(err).NotTo(HaveOccurred())
-		go func() { _ = cache.Start(w.ctx) }()
-		w.Expect(cache.WaitForCacheSync(w.ctx)).To(BeTrue())
+		cache, err := ctrlcache.New(f.config(), ctrlcache.Options{Scheme: scheme})
+		f.Expect(err).NotTo(HaveOccurred())
+		go func() { _ = cache.Start(f.ctx) }()
+		f.Expect(cache.WaitForCacheSync(f.ctx)).To(BeTrue())
 		names := func(list client.ObjectList, options ...client.ListOption) []string {
-			w.Expect(cache.List(w.ctx, list, options...)).To(Succeed())
+			f.Expect(cache.List(f.ctx, list, options...)).To(Succeed())
 			var found []string
 			items, _ := list.(*corev1.PodList)
 			partial, _ := list.(*metav1.PartialObjectMetadataList)
@@ -50,36 +50,36 @@ func TestCache(t *testing.T) {
 		}
 		metadata := &metav1.PartialObjectMetadataList{}
 		metadata.SetGroupVersionKind(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"})
-		w.Expect(names(&corev1.PodList{})).To(ConsistOf("before"))
-		w.Expect(names(metadata)).To(BeEmpty())
+		f.Expect(names(&corev1.PodList{})).To(ConsistOf("before"))
+		f.Expect(names(metadata)).To(BeEmpty())
 
-		pod := w.add(newPod("a"))
+		pod := f.add(newPod("a"))
 		deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "d"}}
-		w.Expect(w.http.Create(w.ctx, deployment)).To(Succeed())
+		f.Expect(f.http.Create(f.ctx, deployment)).To(Succeed())
 		synctest.Wait()
-		w.Expect(names(metadata)).To(ConsistOf("d"))
-		w.Expect(names(&corev1.PodList{})).To(ConsistOf("before"), "its event is delayed")
+		f.Expect(names(metadata)).To(ConsistOf("d"))
+		f.Expect(names(&corev1.PodList{})).To(ConsistOf("before"), "its event is delayed")
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		w.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "a"))
+		f.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "a"))
 
-		w.SetWatchDelay(func(apiserver.Request) time.Duration { return 0 })
-		w.BreakWatches(true)
-		w.Expect(w.http.Delete(w.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
-		w.add(newPod("b"))
+		f.SetWatchDelay(func(apiserver.Request) time.Duration { return 0 })
+		f.BreakWatches(true)
+		f.Expect(f.http.Delete(f.ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		f.add(newPod("b"))
 		time.Sleep(5 * time.Second)
-		w.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "b"))
+		f.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "b"))
 		time.Sleep(30 * time.Minute) // watches time out
-		w.add(newPod("c"))
+		f.add(newPod("c"))
 		synctest.Wait()
-		w.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "b", "c"))
+		f.Expect(names(&corev1.PodList{})).To(ConsistOf("before", "b", "c"))
 	})
 }
 
 func TestWatch(t *testing.T) {
-	both(t, func(w *world, c client.WithWatch) {
-		first := w.add(newPod("a"))
-		w.add(newPod("b"))
+	both(t, func(f *fixture, c client.WithWatch) {
+		first := f.add(newPod("a"))
+		f.add(newPod("b"))
 		var stops []func()
 		defer func() {
 			for _, stop := range stops {
@@ -88,8 +88,8 @@ func TestWatch(t *testing.T) {
 		}()
 		watched := func(resourceVersion string, options ...client.ListOption) <-chan watch.Event {
 			options = append(options, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: resourceVersion}})
-			events, err := c.Watch(w.ctx, &corev1.PodList{}, options...)
-			w.Expect(err).NotTo(HaveOccurred())
+			events, err := c.Watch(f.ctx, &corev1.PodList{}, options...)
+			f.Expect(err).NotTo(HaveOccurred())
 			stops = append(stops, events.Stop)
 			return events.ResultChan()
 		}
@@ -100,7 +100,7 @@ func TestWatch(t *testing.T) {
 				if object, ok := event.Object.(client.Object); ok {
 					description += " " + object.GetName()
 				}
-				w.Expect(description).To(Equal(each))
+				f.Expect(description).To(Equal(each))
 			}
 		}
 		resumed := watched(first.ResourceVersion)
@@ -108,16 +108,16 @@ func TestWatch(t *testing.T) {
 		selected := watched("", client.MatchingLabels{"x": "y"})
 		onNode := watched("", client.MatchingFields{"spec.nodeName": "n1", "metadata.name": "a"})
 		expect(onNode, "ADDED a")
-		w.Expect(c.Patch(w.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`)))).To(Succeed())
+		f.Expect(c.Patch(f.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`)))).To(Succeed())
 		expect(selected, "ADDED a")
 		expect(onNode, "MODIFIED a")
-		w.Expect(c.Patch(w.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"z"}}}`)))).To(Succeed())
+		f.Expect(c.Patch(f.ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"z"}}}`)))).To(Succeed())
 		expect(selected, "DELETED a")
-		w.Expect(c.Delete(w.ctx, first, client.GracePeriodSeconds(0))).To(Succeed())
+		f.Expect(c.Delete(f.ctx, first, client.GracePeriodSeconds(0))).To(Succeed())
 		expect(onNode, "MODIFIED a", "MODIFIED a", "DELETED a")
 
-		w.BreakWatches(true)
+		f.BreakWatches(true)
 		expired := <-watched(first.ResourceVersion)
-		w.Expect(apierrors.IsResourceExpired(apierrors.FromObject(expired.Object))).To(BeTrue(), "%v", expired)
+		f.Expect(apierrors.IsResourceExpired(apierrors.FromObject(expired.Object))).To(BeTrue(), "%v", expired)
 	})
 }

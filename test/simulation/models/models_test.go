@@ -33,8 +33,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/test/storage"
 )
 
-// world has the clusters under test.
-type world struct {
+// fixture has the clusters under test.
+type fixture struct {
 	*WithT
 	ctx                  context.Context //nolint:containedctx // of the test
 	workload, management client.WithWatch
@@ -52,7 +52,7 @@ type stored struct{ object, copied client.Object }
 const longest = 5 * time.Minute
 
 // simulate runs a test in a bubble with Nodes n1, n2, n3.
-func simulate(t *testing.T, test func(w *world)) {
+func simulate(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -62,27 +62,27 @@ func simulate(t *testing.T, test func(w *world)) {
 			return apiserver.New(apiserver.Options{Name: name, Scheme: clusterapi.Scheme(), Random: seed(n)})
 		}
 		workload, management := server("workload", 1), server("management", 2)
-		w := &world{WithT: NewWithT(t), ctx: ctx, workload: workload.Client("test"), management: management.Client("test"), paused: map[string]bool{}}
-		workload.OnChange(w.record)
-		management.OnChange(w.record)
-		for _, crd := range crds(w.WithT) {
-			w.Expect(w.management.Create(ctx, crd)).To(Succeed())
+		f := &fixture{WithT: NewWithT(t), ctx: ctx, workload: workload.Client("test"), management: management.Client("test"), paused: map[string]bool{}}
+		workload.OnChange(f.record)
+		management.OnChange(f.record)
+		for _, crd := range crds(f.WithT) {
+			f.Expect(f.management.Create(ctx, crd)).To(Succeed())
 		}
-		options := Options{Random: seed(3), Paused: w.isPaused, OnError: func(model string, err error) { t.Errorf("%s: %v", model, err) }}
-		Start(ctx, workload, Workload(WorkloadOptions{Random: seed(4), PodReadyDelay: time.Second, PodDeletionDelay: time.Second, Held: w.isHeld}), options)
+		options := Options{Random: seed(3), Paused: f.isPaused, OnError: func(model string, err error) { t.Errorf("%s: %v", model, err) }}
+		Start(ctx, workload, Workload(WorkloadOptions{Random: seed(4), PodReadyDelay: time.Second, PodDeletionDelay: time.Second, Held: f.isHeld}), options)
 		Start(ctx, management, Management(ManagementOptions{
 			Random: seed(5), Workload: func(client.ObjectKey) client.Client { return workload.Client("capi-core") },
 			Server: func(client.ObjectKey) string { return "http://workload" },
 		}), options)
-		w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+		f.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 		for i := range 3 {
-			w.create(controlplane.NewNode(fmt.Sprintf("n%d", i+1)))
+			f.create(controlplane.NewNode(fmt.Sprintf("n%d", i+1)))
 		}
-		test(w)
+		test(f)
 		cancel()
 		synctest.Wait()
-		for _, s := range w.stored {
-			w.Expect(apiserver.Equal(s.object, s.copied)).To(BeTrue(), "a model has changed %T %s, which it shares with the server", s.object, s.object.GetName())
+		for _, s := range f.stored {
+			f.Expect(apiserver.Equal(s.object, s.copied)).To(BeTrue(), "a model has changed %T %s, which it shares with the server", s.object, s.object.GetName())
 		}
 	})
 }
@@ -105,11 +105,11 @@ func crds(g *WithT) []*apiextensionsv1.CustomResourceDefinition {
 	return all
 }
 
-func (w *world) record(change apiserver.Change) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (f *fixture) record(change apiserver.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if change.New != nil {
-		w.stored = append(w.stored, stored{change.New, change.New.DeepCopyObject().(client.Object)})
+		f.stored = append(f.stored, stored{change.New, change.New.DeepCopyObject().(client.Object)})
 	}
 	object, verb := change.New, "created"
 	switch {
@@ -122,56 +122,56 @@ func (w *world) record(change apiserver.Change) {
 	}
 	switch object.(type) {
 	case *corev1.Pod, *clusterv1.Machine:
-		w.events = append(w.events, verb+" "+object.GetName())
+		f.events = append(f.events, verb+" "+object.GetName())
 	}
 }
 
-func (w *world) isPaused(model string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.paused[model]
+func (f *fixture) isPaused(model string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.paused[model]
 }
 
-func (w *world) isHeld(string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.held
+func (f *fixture) isHeld(string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held
 }
 
 // fault injects or heals a fault.
-func (w *world) fault(change func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (f *fixture) fault(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	change()
 }
 
 // takeEvents returns what was recorded since the previous call.
-func (w *world) takeEvents() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	defer func() { w.events = nil }()
-	return w.events
+func (f *fixture) takeEvents() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer func() { f.events = nil }()
+	return f.events
 }
 
-func (w *world) create(objects ...client.Object) {
+func (f *fixture) create(objects ...client.Object) {
 	for _, object := range objects {
-		w.Expect(w.workload.Create(w.ctx, object)).To(Succeed())
+		f.Expect(f.workload.Create(f.ctx, object)).To(Succeed())
 	}
 }
 
-func (w *world) eventually(condition func(g Gomega)) {
-	w.Eventually(condition).WithTimeout(longest).WithPolling(50 * time.Millisecond).Should(Succeed())
+func (f *fixture) eventually(condition func(g Gomega)) {
+	f.Eventually(condition).WithTimeout(longest).WithPolling(50 * time.Millisecond).Should(Succeed())
 }
 
 // pods returns the Pods of an app that are not being deleted.
-func (w *world) pods(app string) []corev1.Pod {
+func (f *fixture) pods(app string) []corev1.Pod {
 	pods := &corev1.PodList{}
-	w.Expect(w.workload.List(w.ctx, pods, client.MatchingLabels{"app": app})).To(Succeed())
+	f.Expect(f.workload.List(f.ctx, pods, client.MatchingLabels{"app": app})).To(Succeed())
 	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 }
 
-func (w *world) get(g Gomega, c client.Client, object client.Object) {
-	g.Expect(c.Get(w.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+func (f *fixture) get(g Gomega, c client.Client, object client.Object) {
+	g.Expect(c.Get(f.ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
 }
 
 func objectMeta(name string) metav1.ObjectMeta {
@@ -192,10 +192,10 @@ func newDeployment(name string, replicas int32) *appsv1.Deployment {
 	}}
 }
 
-func (w *world) isAvailable(name string, replicas int32) {
-	w.eventually(func(g Gomega) {
+func (f *fixture) isAvailable(name string, replicas int32) {
+	f.eventually(func(g Gomega) {
 		d := newDeployment(name, 0)
-		w.get(g, w.workload, d)
+		f.get(g, f.workload, d)
 		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
 		g.Expect(d.Status.AvailableReplicas).To(Equal(replicas))
 		g.Expect(d.Status.UpdatedReplicas).To(Equal(replicas))
@@ -204,17 +204,17 @@ func (w *world) isAvailable(name string, replicas int32) {
 }
 
 func TestDeploymentRollingUpdate(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(f *fixture) {
 		d := newDeployment("web", 4)
-		w.create(d)
-		w.isAvailable("web", 4)
-		w.get(w, w.workload, d)
-		w.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "1"))
+		f.create(d)
+		f.isAvailable("web", 4)
+		f.get(f, f.workload, d)
+		f.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "1"))
 		d.Spec.Template.Spec.Containers[0].Image = "v2"
-		w.Expect(w.workload.Update(w.ctx, d)).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, d)).To(Succeed())
 		least := 4
-		w.eventually(func(g Gomega) {
-			pods := w.pods("web")
+		f.eventually(func(g Gomega) {
+			pods := f.pods("web")
 			count := 0
 			for i := range pods {
 				count += number(rules.Ready(&pods[i]))
@@ -225,103 +225,103 @@ func TestDeploymentRollingUpdate(t *testing.T) {
 				g.Expect(pod.Spec.Containers[0].Image).To(Equal("v2"))
 			}
 		})
-		w.Expect(least).To(BeNumerically(">=", 3), "maxUnavailable is 25%")
-		w.isAvailable("web", 4)
-		w.get(w, w.workload, d)
-		w.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "2"))
+		f.Expect(least).To(BeNumerically(">=", 3), "maxUnavailable is 25%")
+		f.isAvailable("web", 4)
+		f.get(f, f.workload, d)
+		f.Expect(d.Annotations).To(HaveKeyWithValue(revisionAnnotation, "2"))
 		d.Spec.Replicas = ptr.To[int32](1)
-		w.Expect(w.workload.Update(w.ctx, d)).To(Succeed())
-		w.isAvailable("web", 1)
+		f.Expect(f.workload.Update(f.ctx, d)).To(Succeed())
+		f.isAvailable("web", 1)
 	})
 }
 
 func TestEvictionRespectsBudget(t *testing.T) {
-	simulate(t, func(w *world) {
-		w.create(newDeployment("web", 3))
+	simulate(t, func(f *fixture) {
+		f.create(newDeployment("web", 3))
 		one := intstr.FromInt32(1)
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: objectMeta("web"), Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: labelsOf("web")},
 		}}
-		w.create(budget)
-		w.isAvailable("web", 3)
+		f.create(budget)
+		f.isAvailable("web", 3)
 		allows := func(disruptions int32) {
-			w.eventually(func(g Gomega) {
-				w.get(g, w.workload, budget)
+			f.eventually(func(g Gomega) {
+				f.get(g, f.workload, budget)
 				g.Expect(budget.Status.DisruptionsAllowed).To(Equal(disruptions))
 				g.Expect(budget.Status.ExpectedPods).To(Equal(int32(3)))
 			})
 		}
 		allows(1)
-		evicted := w.pods("web")[0]
+		evicted := f.pods("web")[0]
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: evicted.Spec.NodeName}}
-		w.get(w, w.workload, node)
+		f.get(f, f.workload, node)
 		node.Spec.Unschedulable = true
-		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, node)).To(Succeed())
 		evict := func(pod *corev1.Pod) error {
-			return w.workload.SubResource("eviction").Create(w.ctx, pod, &policyv1.Eviction{})
+			return f.workload.SubResource("eviction").Create(f.ctx, pod, &policyv1.Eviction{})
 		}
-		w.Expect(evict(evicted.DeepCopy())).To(Succeed())
-		w.Expect(apierrors.IsTooManyRequests(evict(w.pods("web")[0].DeepCopy()))).To(BeTrue())
-		w.isAvailable("web", 3)
+		f.Expect(evict(evicted.DeepCopy())).To(Succeed())
+		f.Expect(apierrors.IsTooManyRequests(evict(f.pods("web")[0].DeepCopy()))).To(BeTrue())
+		f.isAvailable("web", 3)
 		allows(1)
-		for _, pod := range w.pods("web") {
-			w.Expect(pod.Spec.NodeName).NotTo(Equal(node.Name))
+		for _, pod := range f.pods("web") {
+			f.Expect(pod.Spec.NodeName).NotTo(Equal(node.Name))
 		}
-		w.Expect(budget.Status.DisruptedPods).To(BeEmpty())
+		f.Expect(budget.Status.DisruptedPods).To(BeEmpty())
 	})
 }
 
 func TestPausedSchedulerBindsNoPods(t *testing.T) {
-	simulate(t, func(w *world) {
-		w.fault(func() { w.paused["scheduler"] = true })
-		w.create(newDeployment("web", 2))
+	simulate(t, func(f *fixture) {
+		f.fault(func() { f.paused["scheduler"] = true })
+		f.create(newDeployment("web", 2))
 		time.Sleep(time.Minute)
-		pods := w.pods("web")
-		w.Expect(pods).To(HaveLen(2))
-		w.Expect(pods[0].Spec.NodeName).To(BeEmpty())
-		w.fault(func() { w.paused["scheduler"] = false })
-		w.isAvailable("web", 2)
+		pods := f.pods("web")
+		f.Expect(pods).To(HaveLen(2))
+		f.Expect(pods[0].Spec.NodeName).To(BeEmpty())
+		f.fault(func() { f.paused["scheduler"] = false })
+		f.isAvailable("web", 2)
 	})
 }
 
 func TestStatefulSetReplacesPodsInOrder(t *testing.T) {
-	simulate(t, func(w *world) {
-		w.create(&appsv1.StatefulSet{ObjectMeta: objectMeta("db"), Spec: appsv1.StatefulSetSpec{
+	simulate(t, func(f *fixture) {
+		f.create(&appsv1.StatefulSet{ObjectMeta: objectMeta("db"), Spec: appsv1.StatefulSetSpec{
 			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: labelsOf("db")}, Template: templateOfApp("db"),
 		}})
 		readyReplicas := func(count int32) {
-			w.eventually(func(g Gomega) {
+			f.eventually(func(g Gomega) {
 				set := &appsv1.StatefulSet{ObjectMeta: objectMeta("db")}
-				w.get(g, w.workload, set)
+				f.get(g, f.workload, set)
 				g.Expect(set.Status.ReadyReplicas).To(Equal(count))
 				g.Expect(set.Status.UpdatedReplicas).To(Equal(count))
 				g.Expect(set.Status.ObservedGeneration).To(Equal(set.Generation))
 			})
 		}
 		readyReplicas(3)
-		w.Expect(w.takeEvents()).To(Equal([]string{"created db-0", "created db-1", "created db-2"}))
-		w.Expect(w.workload.Delete(w.ctx, &corev1.Pod{ObjectMeta: objectMeta("db-1")})).To(Succeed())
+		f.Expect(f.takeEvents()).To(Equal([]string{"created db-0", "created db-1", "created db-2"}))
+		f.Expect(f.workload.Delete(f.ctx, &corev1.Pod{ObjectMeta: objectMeta("db-1")})).To(Succeed())
 		time.Sleep(10 * time.Second)
 		readyReplicas(3)
-		w.Expect(w.takeEvents()).To(Equal([]string{"deleted db-1", "removed db-1", "created db-1"}))
+		f.Expect(f.takeEvents()).To(Equal([]string{"deleted db-1", "removed db-1", "created db-1"}))
 		set := &appsv1.StatefulSet{ObjectMeta: objectMeta("db")}
-		w.get(w, w.workload, set)
+		f.get(f, f.workload, set)
 		set.Spec.Template.Spec.Containers[0].Image = "v2"
-		w.Expect(w.workload.Update(w.ctx, set)).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, set)).To(Succeed())
 		readyReplicas(3)
-		w.Expect(w.takeEvents()).To(Equal([]string{
+		f.Expect(f.takeEvents()).To(Equal([]string{
 			"deleted db-2", "removed db-2", "created db-2", "deleted db-1", "removed db-1", "created db-1", "deleted db-0", "removed db-0", "created db-0",
 		}))
-		w.get(w, w.workload, set)
+		f.get(f, f.workload, set)
 		set.Spec.Replicas = ptr.To[int32](1)
-		w.Expect(w.workload.Update(w.ctx, set)).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, set)).To(Succeed())
 		readyReplicas(1)
-		w.Expect(w.takeEvents()).To(Equal([]string{"deleted db-2", "removed db-2", "deleted db-1", "removed db-1"}))
+		f.Expect(f.takeEvents()).To(Equal([]string{"deleted db-2", "removed db-2", "deleted db-1", "removed db-1"}))
 	})
 }
 
 func TestDaemonSetAndJobReplaceDeletedPods(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(f *fixture) {
 		set := &appsv1.DaemonSet{ObjectMeta: objectMeta("agent"), Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labelsOf("agent")}, Template: templateOfApp("agent"),
 		}}
@@ -329,27 +329,27 @@ func TestDaemonSetAndJobReplaceDeletedPods(t *testing.T) {
 			Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2), Template: templateOfApp("job"),
 		}}
 		job.Spec.Template.Annotations = map[string]string{controlplane.PodCompleteAfterAnnotation: "15s"}
-		w.create(set, job)
+		f.create(set, job)
 		runs := func() {
-			w.eventually(func(g Gomega) {
-				w.get(g, w.workload, set)
+			f.eventually(func(g Gomega) {
+				f.get(g, f.workload, set)
 				g.Expect(set.Status.NumberReady).To(Equal(int32(3)))
 				g.Expect(set.Status.DesiredNumberScheduled).To(Equal(int32(3)))
 			})
 		}
 		runs()
-		w.eventually(func(g Gomega) { g.Expect(w.pods("job")).To(HaveLen(2)) })
-		pod := w.pods("agent")[0]
+		f.eventually(func(g Gomega) { g.Expect(f.pods("job")).To(HaveLen(2)) })
+		pod := f.pods("agent")[0]
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pod.Spec.NodeName}}
-		w.get(w, w.workload, node)
+		f.get(f, f.workload, node)
 		node.Spec.Unschedulable = true
-		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
-		w.Expect(w.workload.Delete(w.ctx, &pod)).To(Succeed())
-		w.Expect(w.workload.Delete(w.ctx, &w.pods("job")[0])).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, node)).To(Succeed())
+		f.Expect(f.workload.Delete(f.ctx, &pod)).To(Succeed())
+		f.Expect(f.workload.Delete(f.ctx, &f.pods("job")[0])).To(Succeed())
 		time.Sleep(10 * time.Second)
 		runs()
-		w.eventually(func(g Gomega) {
-			w.get(g, w.workload, job)
+		f.eventually(func(g Gomega) {
+			f.get(g, f.workload, job)
 			g.Expect(job.Status.Succeeded).To(Equal(int32(3)))
 			g.Expect(job.Status.CompletionTime).NotTo(BeNil())
 		})
@@ -357,44 +357,44 @@ func TestDaemonSetAndJobReplaceDeletedPods(t *testing.T) {
 }
 
 func TestUnreachableAndDeletedNodes(t *testing.T) {
-	simulate(t, func(w *world) {
-		w.create(newDeployment("web", 3))
-		w.isAvailable("web", 3)
-		w.Expect(w.workload.Get(w.ctx, client.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{})).To(Succeed())
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.pods("web")[0].Spec.NodeName}}
+	simulate(t, func(f *fixture) {
+		f.create(newDeployment("web", 3))
+		f.isAvailable("web", 3)
+		f.Expect(f.workload.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{})).To(Succeed())
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.pods("web")[0].Spec.NodeName}}
 		label := func(value string) {
-			w.get(w, w.workload, node)
+			f.get(f, f.workload, node)
 			node.Labels[controlplane.KubeletLabel] = value
-			w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
+			f.Expect(f.workload.Update(f.ctx, node)).To(Succeed())
 		}
 		label("stopped")
-		w.eventually(func(g Gomega) {
-			w.get(g, w.workload, node)
+		f.eventually(func(g Gomega) {
+			f.get(g, f.workload, node)
 			g.Expect(node.Spec.Taints).To(HaveLen(2))
 			d := newDeployment("web", 0)
-			w.get(g, w.workload, d)
+			f.get(g, f.workload, d)
 			g.Expect(d.Status.ReadyReplicas).To(Equal(int32(2)))
 		})
 		label(controlplane.KubeletLabelValue)
-		w.eventually(func(g Gomega) {
-			w.get(g, w.workload, node)
+		f.eventually(func(g Gomega) {
+			f.get(g, f.workload, node)
 			g.Expect(node.Spec.Taints).To(BeEmpty())
 		})
-		w.isAvailable("web", 3)
-		w.Expect(w.workload.Delete(w.ctx, node)).To(Succeed())
-		w.eventually(func(g Gomega) {
-			for _, pod := range w.pods("web") {
+		f.isAvailable("web", 3)
+		f.Expect(f.workload.Delete(f.ctx, node)).To(Succeed())
+		f.eventually(func(g Gomega) {
+			for _, pod := range f.pods("web") {
 				g.Expect(pod.Spec.NodeName).NotTo(Equal(node.Name))
 			}
 		})
-		w.isAvailable("web", 3)
+		f.isAvailable("web", 3)
 		nodes := &corev1.NodeList{}
-		w.Expect(w.workload.List(w.ctx, nodes)).To(Succeed())
+		f.Expect(f.workload.List(f.ctx, nodes)).To(Succeed())
 		for i := range nodes.Items {
-			w.Expect(w.workload.Delete(w.ctx, &nodes.Items[i])).To(Succeed())
+			f.Expect(f.workload.Delete(f.ctx, &nodes.Items[i])).To(Succeed())
 		}
-		w.eventually(func(g Gomega) {
-			for _, pod := range w.pods("web") {
+		f.eventually(func(g Gomega) {
+			for _, pod := range f.pods("web") {
 				condition := podCondition(&pod, corev1.PodScheduled)
 				g.Expect(condition).NotTo(BeNil())
 				g.Expect(condition.Reason).To(Equal(corev1.PodReasonUnschedulable))
@@ -404,35 +404,35 @@ func TestUnreachableAndDeletedNodes(t *testing.T) {
 }
 
 func TestVolumeStaysAttachedWhileHeld(t *testing.T) {
-	simulate(t, func(w *world) {
+	simulate(t, func(f *fixture) {
 		volume, claim := storage.Volume("default", "data")
 		d := newDeployment("web", 1)
 		storage.Mount(&d.Spec.Template.Spec, "data")
-		w.create(volume, claim, d)
-		w.isAvailable("web", 1)
-		first := w.pods("web")[0]
+		f.create(volume, claim, d)
+		f.isAvailable("web", 1)
+		first := f.pods("web")[0]
 		nodes := func(g Gomega) (names []string) {
 			all := &storagev1.VolumeAttachmentList{}
-			g.Expect(w.workload.List(w.ctx, all)).To(Succeed())
+			g.Expect(f.workload.List(f.ctx, all)).To(Succeed())
 			for _, attachment := range all.Items {
 				g.Expect(attachment.Status.Attached).To(BeTrue())
 				names = append(names, attachment.Spec.NodeName)
 			}
 			return names
 		}
-		w.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(first.Spec.NodeName)) })
+		f.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(first.Spec.NodeName)) })
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first.Spec.NodeName}}
-		w.eventually(func(g Gomega) {
-			w.get(g, w.workload, node)
+		f.eventually(func(g Gomega) {
+			f.get(g, f.workload, node)
 			g.Expect(node.Status.VolumesAttached).To(HaveLen(1))
 		})
-		w.fault(func() { w.held = true })
+		f.fault(func() { f.held = true })
 		node.Spec.Unschedulable = true
-		w.Expect(w.workload.Update(w.ctx, node)).To(Succeed())
-		w.Expect(w.workload.Delete(w.ctx, &first)).To(Succeed())
+		f.Expect(f.workload.Update(f.ctx, node)).To(Succeed())
+		f.Expect(f.workload.Delete(f.ctx, &first)).To(Succeed())
 		time.Sleep(20 * time.Second)
-		w.Expect(nodes(w)).To(ConsistOf(first.Spec.NodeName, w.pods("web")[0].Spec.NodeName))
-		w.fault(func() { w.held = false })
-		w.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(w.pods("web")[0].Spec.NodeName)) })
+		f.Expect(nodes(f)).To(ConsistOf(first.Spec.NodeName, f.pods("web")[0].Spec.NodeName))
+		f.fault(func() { f.held = false })
+		f.eventually(func(g Gomega) { g.Expect(nodes(g)).To(ConsistOf(f.pods("web")[0].Spec.NodeName)) })
 	})
 }
