@@ -73,9 +73,9 @@ func TestAdmitTheOldestDrain(t *testing.T) {
 			if got := namesOf(admitted); !slices.Equal(got, test.want) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
-			for _, w := range waiting {
-				if w.Expected {
-					t.Errorf("%s waits", w.Pod.Name)
+			for _, f := range waiting {
+				if f.Expected {
+					t.Errorf("%s waits", f.Pod.Name)
 				}
 			}
 		})
@@ -107,51 +107,51 @@ func TestExpectsMore(t *testing.T) {
 	}
 }
 
-// world is a workload cluster whose Nodes are drained over time, under budgets that each select the Pods of one application on several
+// fixture is a workload cluster whose Nodes are drained over time, under budgets that each select the Pods of one application on several
 // Nodes.
-type world struct {
+type fixture struct {
 	now     time.Time
 	started map[string]time.Time // drains, by Node
-	pods    []*worldPod
-	apps    map[string]*worldApp
+	pods    []*fixturePod
+	apps    map[string]*fixtureApp
 	slow    bool // a replacement becomes ready when a drain has finished, and not after a time
 	evicted []string
 }
 
-type worldApp struct {
+type fixtureApp struct {
 	replicas, unavailable int
 	pending               []time.Time // replacements, and when they become ready
 	status                *pdb        // as the evictor observes it
 	stale                 bool        // the evictor knows that the status does not include its evictions
 }
 
-type worldPod struct {
+type fixturePod struct {
 	name, node, app string
 	from            time.Time // when its eviction is due: drain order, evacuators
 }
 
-func (w *world) allows(app *worldApp) int { return max(0, app.unavailable-len(app.pending)) }
+func (f *fixture) allows(app *fixtureApp) int { return max(0, app.unavailable-len(app.pending)) }
 
 // observe delivers the present status of a budget.
-func (w *world) observe(name string) {
-	app := w.apps[name]
+func (f *fixture) observe(name string) {
+	app := f.apps[name]
 	ready, desired := app.replicas-len(app.pending), app.replicas-app.unavailable
 	counts := healthy(int32(ready), int32(app.replicas), int32(desired))
 	app.status = budget(name, coversApp(name), wants("", fmt.Sprint(app.unavailable)), counts)
 	app.stale = false
 }
 
-func (w *world) drains() []string {
-	return slices.SortedFunc(maps.Keys(w.started), func(a, b string) int {
-		if c := w.started[a].Compare(w.started[b]); c != 0 {
+func (f *fixture) drains() []string {
+	return slices.SortedFunc(maps.Keys(f.started), func(a, b string) int {
+		if c := f.started[a].Compare(f.started[b]); c != 0 {
 			return c
 		}
 		return slices.Compare([]string{a}, []string{b})
 	})
 }
 
-func (w *world) left(node string) (pods []*worldPod) {
-	for _, p := range w.pods {
+func (f *fixture) left(node string) (pods []*fixturePod) {
+	for _, p := range f.pods {
 		if p.node == node {
 			pods = append(pods, p)
 		}
@@ -160,18 +160,18 @@ func (w *world) left(node string) (pods []*worldPod) {
 }
 
 // pass evicts what the decision admits, unless the API server refuses it. It checks that no younger drain gets what an older one can use.
-func (w *world) pass(t *rapid.T) {
+func (f *fixture) pass(t *rapid.T) {
 	var candidates []budgets.Candidate
-	for _, p := range w.pods {
-		if start, drained := w.started[p.node]; drained && !w.now.Before(start) && !w.now.Before(p.from) {
+	for _, p := range f.pods {
+		if start, drained := f.started[p.node]; drained && !f.now.Before(start) && !f.now.Before(p.from) {
 			candidates = append(candidates, started(pod(p.name, onNode(p.node), labelled(labels{"app": p.app})), start))
 		}
 	}
 	var statuses []*pdb
-	for _, name := range slices.Sorted(maps.Keys(w.apps)) {
-		statuses = append(statuses, w.apps[name].status)
+	for _, name := range slices.Sorted(maps.Keys(f.apps)) {
+		statuses = append(statuses, f.apps[name].status)
 	}
-	stale := func(b *policyv1.PodDisruptionBudget) bool { return w.apps[b.Name].stale }
+	stale := func(b *policyv1.PodDisruptionBudget) bool { return f.apps[b.Name].stale }
 	admitted, waiting := budgets.NewIndex(statuses, stale).Admit(budgets.OldestFirst(rapid.Permutation(candidates).Draw(t, "candidates")))
 	for _, a := range admitted {
 		for _, other := range waiting {
@@ -180,99 +180,99 @@ func (w *world) pass(t *rapid.T) {
 				t.Fatalf("E56: Pod %s of Node %s is evicted, and Pod %s of Node %s, whose drain is older, waits", a.Pod.Name, a.Pod.Node, other.Pod.Name, other.Pod.Node)
 			}
 		}
-		app := w.apps[a.Pod.Labels["app"]]
-		if app.stale = true; w.allows(app) == 0 { // refused: the status was old, and the evictor was restarted
+		app := f.apps[a.Pod.Labels["app"]]
+		if app.stale = true; f.allows(app) == 0 { // refused: the status was old, and the evictor was restarted
 			continue
 		}
-		app.pending = append(app.pending, w.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "replaced after"))*time.Second))
-		w.pods = slices.DeleteFunc(w.pods, func(p *worldPod) bool { return p.name == a.Pod.Name })
-		w.evicted = append(w.evicted, a.Pod.Node)
+		app.pending = append(app.pending, f.now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "replaced after"))*time.Second))
+		f.pods = slices.DeleteFunc(f.pods, func(p *fixturePod) bool { return p.name == a.Pod.Name })
+		f.evicted = append(f.evicted, a.Pod.Node)
 	}
 }
 
 // proceed lets a second pass.
-func (w *world) proceed(t *rapid.T) (finished []string) {
-	w.now = w.now.Add(time.Second)
-	for _, node := range w.drains() {
-		if len(w.left(node)) == 0 {
+func (f *fixture) proceed(t *rapid.T) (finished []string) {
+	f.now = f.now.Add(time.Second)
+	for _, node := range f.drains() {
+		if len(f.left(node)) == 0 {
 			finished = append(finished, node)
-			delete(w.started, node)
+			delete(f.started, node)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.apps)) {
-		app := w.apps[name]
+	for _, name := range slices.Sorted(maps.Keys(f.apps)) {
+		app := f.apps[name]
 		app.pending = slices.DeleteFunc(app.pending, func(ready time.Time) bool {
-			if w.slow {
+			if f.slow {
 				return len(finished) > 0
 			}
-			return !w.now.Before(ready)
+			return !f.now.Before(ready)
 		})
 		if rapid.Bool().Draw(t, "observes "+name) {
-			w.observe(name)
+			f.observe(name)
 		}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "restarts") == 0 { // the memory is lost, and all statuses are listed
-		for _, name := range slices.Sorted(maps.Keys(w.apps)) {
-			w.observe(name)
+		for _, name := range slices.Sorted(maps.Keys(f.apps)) {
+			f.observe(name)
 		}
 	}
 	return finished
 }
 
 // drawWorld draws Nodes with Pods of applications. Budgets of blocked applications never allow a disruption.
-func drawWorld(t *rapid.T, slow bool) *world {
-	w := &world{now: began, started: map[string]time.Time{}, apps: map[string]*worldApp{}, slow: slow}
+func drawFixture(t *rapid.T, slow bool) *fixture {
+	f := &fixture{now: began, started: map[string]time.Time{}, apps: map[string]*fixtureApp{}, slow: slow}
 	apps := rapid.IntRange(1, 4).Draw(t, "applications")
 	for i := range apps {
 		least := 0
 		if slow {
 			least = 1
 		}
-		w.apps[fmt.Sprint("app", i)] = &worldApp{unavailable: rapid.IntRange(least, 2).Draw(t, "unavailable")}
+		f.apps[fmt.Sprint("app", i)] = &fixtureApp{unavailable: rapid.IntRange(least, 2).Draw(t, "unavailable")}
 	}
 	for i := range rapid.IntRange(2, 4).Draw(t, "Nodes") {
 		node := fmt.Sprint("n", i)
-		w.started[node] = at(float64(rapid.IntRange(0, 3).Draw(t, "started")))
+		f.started[node] = at(float64(rapid.IntRange(0, 3).Draw(t, "started")))
 		for j := range rapid.IntRange(1, 5).Draw(t, "Pods") {
 			app := fmt.Sprint("app", rapid.IntRange(0, apps-1).Draw(t, "application"))
-			p := &worldPod{name: fmt.Sprint(node, "-", j), node: node, app: app}
+			p := &fixturePod{name: fmt.Sprint(node, "-", j), node: node, app: app}
 			if !slow { // a Pod that is due later may leave its disruption to another drain, which must get it back
 				p.from = at(float64(rapid.IntRange(0, 30).Draw(t, "due")))
 			}
-			w.pods = append(w.pods, p)
-			w.apps[app].replicas++
+			f.pods = append(f.pods, p)
+			f.apps[app].replicas++
 		}
 	}
-	for name := range w.apps {
-		w.apps[name].replicas += 2 // on other Nodes
-		w.observe(name)
+	for name := range f.apps {
+		f.apps[name].replicas += 2 // on other Nodes
+		f.observe(name)
 	}
-	return w
+	return f
 }
 
 // TestDrainsFinish drains Nodes under shared budgets until nothing is left that a budget allows.
 func TestDrainsFinish(t *testing.T) {
 	t.Run("E56: every Node is drained, except those with Pods whose budget never allows a disruption", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
-			w := drawWorld(t, false)
-			evictable := func(p *worldPod) bool { return w.apps[p.app].unavailable > 0 }
-			for seconds := 0; slices.ContainsFunc(w.pods, evictable); seconds++ {
+			f := drawFixture(t, false)
+			evictable := func(p *fixturePod) bool { return f.apps[p.app].unavailable > 0 }
+			for seconds := 0; slices.ContainsFunc(f.pods, evictable); seconds++ {
 				if seconds > 1000 {
-					t.Fatalf("%d Pods are not evicted", len(w.pods))
+					t.Fatalf("%d Pods are not evicted", len(f.pods))
 				}
-				w.pass(t)
-				w.proceed(t)
+				f.pass(t)
+				f.proceed(t)
 			}
 		})
 	})
 	t.Run("E56: a Node is drained although replacements need the capacity that a drained Node frees", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
-			w := drawWorld(t, true)
-			for node := range w.started { // the budgets would otherwise never allow what one Node needs
-				w.started[node] = began
-				for name, app := range w.apps {
+			f := drawFixture(t, true)
+			for node := range f.started { // the budgets would otherwise never allow what one Node needs
+				f.started[node] = began
+				for name, app := range f.apps {
 					on := 0
-					for _, p := range w.left(node) {
+					for _, p := range f.left(node) {
 						if p.app == name {
 							on++
 						}
@@ -280,35 +280,35 @@ func TestDrainsFinish(t *testing.T) {
 					app.unavailable = max(app.unavailable, on)
 				}
 			}
-			for name := range w.apps {
-				w.observe(name)
+			for name := range f.apps {
+				f.observe(name)
 			}
 			quiet := 0
-			for len(w.started) > 0 {
-				w.pass(t)
-				if finished := w.proceed(t); len(finished) > 0 {
+			for len(f.started) > 0 {
+				f.pass(t)
+				if finished := f.proceed(t); len(finished) > 0 {
 					quiet = 0
 				}
 				if quiet++; quiet > 200 {
-					t.Fatalf("no Node is drained any more: %v", w.drains())
+					t.Fatalf("no Node is drained any more: %v", f.drains())
 				}
 			}
 		})
 	})
 	t.Run("E56: of two drains under one budget, the older one gets every disruption that it can use", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
-			w := &world{now: at(60), started: map[string]time.Time{"a": at(0), "b": at(3)}, apps: map[string]*worldApp{"web": {replicas: 8, unavailable: 1}}}
+			f := &fixture{now: at(60), started: map[string]time.Time{"a": at(0), "b": at(3)}, apps: map[string]*fixtureApp{"web": {replicas: 8, unavailable: 1}}}
 			for i := range 5 {
-				w.pods = append(w.pods, &worldPod{name: fmt.Sprint("a", i), node: "a", app: "web"})
+				f.pods = append(f.pods, &fixturePod{name: fmt.Sprint("a", i), node: "a", app: "web"})
 			}
-			w.pods = append(w.pods, &worldPod{name: "b0", node: "b", app: "web"})
-			w.observe("web")
-			for len(w.pods) > 0 {
-				w.pass(t)
-				w.proceed(t)
+			f.pods = append(f.pods, &fixturePod{name: "b0", node: "b", app: "web"})
+			f.observe("web")
+			for len(f.pods) > 0 {
+				f.pass(t)
+				f.proceed(t)
 			}
-			if want := []string{"a", "a", "a", "a", "a", "b"}; !slices.Equal(w.evicted, want) {
-				t.Fatalf("got %v, want %v", w.evicted, want)
+			if want := []string{"a", "a", "a", "a", "a", "b"}; !slices.Equal(f.evicted, want) {
+				t.Fatalf("got %v, want %v", f.evicted, want)
 			}
 		})
 	})

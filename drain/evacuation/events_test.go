@@ -13,7 +13,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// event is something that may happen in a world.
+// event is something that may happen in a fixture.
 type event struct {
 	name     string
 	possible bool
@@ -21,57 +21,57 @@ type event struct {
 }
 
 // usual returns the events that occur often.
-func (w *world) usual() []event {
-	exists := w.e != nil
-	active := exists && w.e.Status.ActiveEvacuatorClass != nil
-	evicting := w.evicting()
-	alive := exists && w.e.DeletionTimestamp == nil
-	awaited := w.last.Deadline.After(w.now)
+func (f *fixture) usual() []event {
+	exists := f.e != nil
+	active := exists && f.e.Status.ActiveEvacuatorClass != nil
+	evicting := f.evicting()
+	alive := exists && f.e.DeletionTimestamp == nil
+	awaited := f.last.Deadline.After(f.now)
 	return []event{
-		{"leave, forbidden", alive && w.forbidsCancellation(), w.leaveForbidden},
-		{"cancellation policy", active, w.policy},
-		{"completion", active, w.completion},
-		{"progress", active, w.progress},
-		{"progress in the future", active, w.progressInFuture},
-		{"a budget allows no disruptions", evicting, w.budgetIsExhausted},
-		{"an eviction is refused", evicting, w.evictionIsRefused},
-		{"reconcile in time", exists && awaited, func(r *rapid.T) { w.deadlinePasses(r); w.reconcile(r) }},
-		{"reconcile", exists, w.reconcile},
-		{"reconcile, once more", exists, w.reconcile},
-		{"join", alive, w.join},
-		{"the deadline passes", awaited, w.deadlinePasses},
-		{"the pause ends", w.paused, func(*rapid.T) { w.paused = false }},
-		{"the watch is there", !w.pod.Known, w.watchIsThere},
-		{"the drain's time", exists, w.drainsTime},
-		{"time passes", true, w.timePasses},
-		{"a maintenance allows built-in evacuators only", exists, w.limit},
-		{"the surge policy is edited", exists, func(*rapid.T) { w.surges = !w.surges }},
+		{"leave, forbidden", alive && f.forbidsCancellation(), f.leaveForbidden},
+		{"cancellation policy", active, f.policy},
+		{"completion", active, f.completion},
+		{"progress", active, f.progress},
+		{"progress in the future", active, f.progressInFuture},
+		{"a budget allows no disruptions", evicting, f.budgetIsExhausted},
+		{"an eviction is refused", evicting, f.evictionIsRefused},
+		{"reconcile in time", exists && awaited, func(r *rapid.T) { f.deadlinePasses(r); f.reconcile(r) }},
+		{"reconcile", exists, f.reconcile},
+		{"reconcile, once more", exists, f.reconcile},
+		{"join", alive, f.join},
+		{"the deadline passes", awaited, f.deadlinePasses},
+		{"the pause ends", f.paused, func(*rapid.T) { f.paused = false }},
+		{"the watch is there", !f.pod.Known, f.watchIsThere},
+		{"the drain's time", exists, f.drainsTime},
+		{"time passes", true, f.timePasses},
+		{"a maintenance allows built-in evacuators only", exists, f.limit},
+		{"the surge policy is edited", exists, func(*rapid.T) { f.surges = !f.surges }},
 	}
 }
 
 // seldom returns the events that end an Evacuation early, so they occur rarely.
-func (w *world) seldom() []event {
-	exists := w.e != nil
+func (f *fixture) seldom() []event {
+	exists := f.e != nil
 	return []event{
-		{"an eviction works", w.evicting(), w.evictionWorks},
-		{"an eviction works, once more", w.evicting(), w.evictionWorks},
-		{"leave", exists, w.leave},
-		{"a user deletes", exists && !w.forbidsCancellation(), w.userDeletes},
-		{"the Pod terminates", w.pod.Exists, w.podTerminates},
-		{"the Pod ends", true, w.podEnds},
-		{"a pause begins", !w.paused, func(*rapid.T) { w.paused = true }},
-		{"the watch restarts", true, w.watchRestarts},
+		{"an eviction works", f.evicting(), f.evictionWorks},
+		{"an eviction works, once more", f.evicting(), f.evictionWorks},
+		{"leave", exists, f.leave},
+		{"a user deletes", exists && !f.forbidsCancellation(), f.userDeletes},
+		{"the Pod terminates", f.pod.Exists, f.podTerminates},
+		{"the Pod ends", true, f.podEnds},
+		{"a pause begins", !f.paused, func(*rapid.T) { f.paused = true }},
+		{"the watch restarts", true, f.watchRestarts},
 	}
 }
 
-func (w *world) evicting() bool { return w.e != nil && w.next().Kind == evacuation.Evict }
+func (f *fixture) evicting() bool { return f.e != nil && f.next().Kind == evacuation.Evict }
 
 // happen executes one of the events that are possible now. rapid draws the first ones of a list more often than the last.
-func (w *world) happen(r *rapid.T) {
+func (f *fixture) happen(r *rapid.T) {
 	const often = 63 // so that most Evacuations exist for many events
-	events := w.usual()
+	events := f.usual()
 	if rapid.IntRange(0, often).Draw(r, "seldom") == often {
-		events = w.seldom()
+		events = f.seldom()
 	}
 	happens := map[string]func(*rapid.T){}
 	var names []string
@@ -84,147 +84,147 @@ func (w *world) happen(r *rapid.T) {
 }
 
 // timePasses advances the time in steps that matter for a progress deadline of ten minutes or more, often close to the deadline.
-func (w *world) timePasses(r *rapid.T) {
+func (f *fixture) timePasses(r *rapid.T) {
 	step := time.Duration(rapid.IntRange(0, 1200).Draw(r, "seconds")) * time.Second
-	if left := w.last.Deadline.Sub(w.now); left > 0 && rapid.Bool().Draw(r, "close to the deadline") {
+	if left := f.last.Deadline.Sub(f.now); left > 0 && rapid.Bool().Draw(r, "close to the deadline") {
 		step = max(0, left-time.Duration(rapid.IntRange(1, 120).Draw(r, "seconds before"))*time.Second)
 	}
-	w.now = w.now.Add(step)
+	f.now = f.now.Add(step)
 }
 
-func (w *world) deadlinePasses(*rapid.T) {
-	w.now = w.last.Deadline
+func (f *fixture) deadlinePasses(*rapid.T) {
+	f.now = f.last.Deadline
 }
 
 // evacuatorWrites is a write to the status by the active evacuator.
-func (w *world) evacuatorWrites(r *rapid.T, change func(*v1alpha1.EvacuationStatus)) {
-	changed := w.e.DeepCopy()
+func (f *fixture) evacuatorWrites(r *rapid.T, change func(*v1alpha1.EvacuationStatus)) {
+	changed := f.e.DeepCopy()
 	change(&changed.Status)
-	w.store(r, changed)
+	f.store(r, changed)
 }
 
-func (w *world) progress(r *rapid.T) {
-	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) {
-		w.skew = time.Duration(rapid.Int64Range(0, int64(evacuation.ClockSkew)).Draw(r, "skew"))
-		skewed := metav1.NewTime(w.now.Add(w.skew))
+func (f *fixture) progress(r *rapid.T) {
+	f.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) {
+		f.skew = time.Duration(rapid.Int64Range(0, int64(evacuation.ClockSkew)).Draw(r, "skew"))
+		skewed := metav1.NewTime(f.now.Add(f.skew))
 		s.EvacuationProgressTimestamp = &skewed
 		s.Message = fmt.Sprintf("at it since %s", skewed)
-		w.progressAt, w.unseenWrite, w.inFuture = w.now, true, false
+		f.progressAt, f.unseenWrite, f.inFuture = f.now, true, false
 	})
 }
 
-func (w *world) progressInFuture(r *rapid.T) {
-	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) {
-		future := metav1.NewTime(w.now.AddDate(10, 0, 0))
+func (f *fixture) progressInFuture(r *rapid.T) {
+	f.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) {
+		future := metav1.NewTime(f.now.AddDate(10, 0, 0))
 		s.EvacuationProgressTimestamp = &future
-		w.progressAt, w.skew, w.unseenWrite, w.inFuture = w.now, 0, true, true
+		f.progressAt, f.skew, f.unseenWrite, f.inFuture = f.now, 0, true, true
 	})
 }
 
-func (w *world) completion(r *rapid.T) {
-	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.ActiveEvacuatorCompleted = true })
+func (f *fixture) completion(r *rapid.T) {
+	f.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.ActiveEvacuatorCompleted = true })
 }
 
-func (w *world) policy(r *rapid.T) {
+func (f *fixture) policy(r *rapid.T) {
 	policy := rapid.SampledFrom([]v1alpha1.EvacuationCancellationPolicy{v1alpha1.CancellationAllow, v1alpha1.CancellationForbid}).Draw(r, "policy")
-	w.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.EvacuationCancellationPolicy = policy })
+	f.evacuatorWrites(r, func(s *v1alpha1.EvacuationStatus) { s.EvacuationCancellationPolicy = policy })
 }
 
 // evicts acts as the evictor: it writes the action together with what the eviction waits for, in one write.
-func (w *world) evicts(r *rapid.T, tell func(*v1alpha1.Evacuation)) {
-	action := w.next()
-	w.observe(r, action)
-	changed := w.e.DeepCopy()
-	action.Apply(changed, w.now)
+func (f *fixture) evicts(r *rapid.T, tell func(*v1alpha1.Evacuation)) {
+	action := f.next()
+	f.observe(r, action)
+	changed := f.e.DeepCopy()
+	action.Apply(changed, f.now)
 	tell(changed)
 	if !meta.IsStatusConditionTrue(changed.Status.Conditions, v1alpha1.EvacuationEvicting) {
 		r.Fatal("E14: evicts without the condition Evicting")
 	}
-	w.store(r, changed)
-	w.remember(action)
-	if again := w.next(); again.Kind != evacuation.Evict {
+	f.store(r, changed)
+	f.remember(action)
+	if again := f.next(); again.Kind != evacuation.Evict {
 		r.Fatalf("E14: a write of the evictor ends the eviction: %s", again.Kind)
 	}
 }
 
-func (w *world) budgetIsExhausted(r *rapid.T) {
+func (f *fixture) budgetIsExhausted(r *rapid.T) {
 	why := rapid.SampledFrom([]string{"BudgetExhausted", "BlockedByUnhealthyPods", "MultipleBudgets"}).Draw(r, "why")
-	w.evicts(r, func(e *v1alpha1.Evacuation) { evacuation.Waiting(e, why, "waiting: "+why) })
+	f.evicts(r, func(e *v1alpha1.Evacuation) { evacuation.Waiting(e, why, "waiting: "+why) })
 }
 
-func (w *world) evictionIsRefused(r *rapid.T) {
-	w.evicts(r, func(e *v1alpha1.Evacuation) {
+func (f *fixture) evictionIsRefused(r *rapid.T) {
+	f.evicts(r, func(e *v1alpha1.Evacuation) {
 		before := e.Status.FailedEvictionCounter
-		evacuation.Refused(e, v1alpha1.ReasonAdmissionRefused, "not now", w.now)
+		evacuation.Refused(e, v1alpha1.ReasonAdmissionRefused, "not now", f.now)
 		if e.Status.FailedEvictionCounter != before+1 {
 			r.Fatalf("E14: counted %d, then %d", before, e.Status.FailedEvictionCounter)
 		}
 	})
 }
 
-func (w *world) evictionWorks(r *rapid.T) {
-	w.evicts(r, func(*v1alpha1.Evacuation) {})
-	w.pod.Terminating = true
+func (f *fixture) evictionWorks(r *rapid.T) {
+	f.evicts(r, func(*v1alpha1.Evacuation) {})
+	f.pod.Terminating = true
 }
 
-func (w *world) join(r *rapid.T) {
-	if who := rapid.SampledFrom([]string{ours, theirs, foreign}).Draw(r, "who"); !slices.Contains(w.e.Finalizers, who) {
-		w.e.Finalizers = append(w.e.Finalizers, who)
+func (f *fixture) join(r *rapid.T) {
+	if who := rapid.SampledFrom([]string{ours, theirs, foreign}).Draw(r, "who"); !slices.Contains(f.e.Finalizers, who) {
+		f.e.Finalizers = append(f.e.Finalizers, who)
 	}
 }
 
-func (w *world) leave(r *rapid.T) {
+func (f *fixture) leave(r *rapid.T) {
 	who := rapid.SampledFrom([]string{ours, theirs, foreign}).Draw(r, "who")
-	w.e.Finalizers = slices.DeleteFunc(w.e.Finalizers, func(finalizer string) bool { return finalizer == who })
+	f.e.Finalizers = slices.DeleteFunc(f.e.Finalizers, func(finalizer string) bool { return finalizer == who })
 	if who == ours {
-		evacuation.Withdraw(w.e)
+		evacuation.Withdraw(f.e)
 	}
-	w.collect()
+	f.collect()
 }
 
 // leaveForbidden withdraws all instigators from an Evacuation that does not allow cancellation.
-func (w *world) leaveForbidden(*rapid.T) {
-	w.e.Finalizers = slices.DeleteFunc(w.e.Finalizers, func(finalizer string) bool { return finalizer != foreign })
-	evacuation.Withdraw(w.e)
+func (f *fixture) leaveForbidden(*rapid.T) {
+	f.e.Finalizers = slices.DeleteFunc(f.e.Finalizers, func(finalizer string) bool { return finalizer != foreign })
+	evacuation.Withdraw(f.e)
 }
 
-func (w *world) userDeletes(*rapid.T) {
-	w.delete()
+func (f *fixture) userDeletes(*rapid.T) {
+	f.delete()
 }
 
-func (w *world) podTerminates(*rapid.T) {
-	w.pod.Terminating = true
+func (f *fixture) podTerminates(*rapid.T) {
+	f.pod.Terminating = true
 }
 
-func (w *world) podEnds(r *rapid.T) {
-	if rapid.Bool().Draw(r, "finished") && w.pod.Exists {
-		w.pod.Finished = true
+func (f *fixture) podEnds(r *rapid.T) {
+	if rapid.Bool().Draw(r, "finished") && f.pod.Exists {
+		f.pod.Finished = true
 		return
 	}
-	w.pod = evacuation.Pod{Known: w.pod.Known, Type: w.pod.Type}
+	f.pod = evacuation.Pod{Known: f.pod.Known, Type: f.pod.Type}
 }
 
-func (w *world) watchRestarts(*rapid.T) { w.pod.Known = false }
+func (f *fixture) watchRestarts(*rapid.T) { f.pod.Known = false }
 
-func (w *world) watchIsThere(*rapid.T) { w.pod.Known = true }
+func (f *fixture) watchIsThere(*rapid.T) { f.pod.Known = true }
 
 // limit sets or removes the limits of a maintenance.
-func (w *world) limit(r *rapid.T) {
-	w.limits = nil
+func (f *fixture) limit(r *rapid.T) {
+	f.limits = nil
 	if rapid.Bool().Draw(r, "built-in only") {
 		builtIn := rapid.SampledFrom([][]string{nil, {"a"}, {"c", "d"}}).Draw(r, "built in")
-		w.hasLimited = true
-		w.limits = &evacuation.Limits{ProgressDeadline: 10 * time.Minute}
+		f.hasLimited = true
+		f.limits = &evacuation.Limits{ProgressDeadline: 10 * time.Minute}
 		for _, class := range builtIn {
-			w.limits.BuiltIn = append(w.limits.BuiltIn, v1alpha1.Evacuator{EvacuatorClass: class})
+			f.limits.BuiltIn = append(f.limits.BuiltIn, v1alpha1.Evacuator{EvacuatorClass: class})
 		}
 	}
 }
 
-func (w *world) drainsTime(r *rapid.T) {
-	w.drainEnds = nil
+func (f *fixture) drainsTime(r *rapid.T) {
+	f.drainEnds = nil
 	if rapid.Bool().Draw(r, "limited") {
-		ends := w.now.Add(time.Duration(rapid.IntRange(-5, 120).Draw(r, "minutes left")) * time.Minute)
-		w.drainEnds = &ends
+		ends := f.now.Add(time.Duration(rapid.IntRange(-5, 120).Draw(r, "minutes left")) * time.Minute)
+		f.drainEnds = &ends
 	}
 }

@@ -12,46 +12,46 @@ import (
 )
 
 // observe verifies the guarantees for an action.
-func (w *world) observe(r *rapid.T, a evacuation.Action) {
-	if w.unseenWrite {
+func (f *fixture) observe(r *rapid.T, a evacuation.Action) {
+	if f.unseenWrite {
 		// A timestamp in the future counts as now until it has been written back.
-		w.progressed, w.unseenWrite = w.now, w.inFuture
+		f.progressed, f.unseenWrite = f.now, f.inFuture
 	}
 	if a.Message == "" {
 		r.Fatalf("%s has no message", a.Kind)
 	}
 	begins := a.Kind == evacuation.Evict || a.Kind == evacuation.Activate || a.Kind == evacuation.ResolveEvacuators
-	if begins && w.rests() {
+	if begins && f.rests() {
 		r.Fatalf("M16: %s, while the Machine is paused", a.Kind)
 	}
 	switch a.Kind {
 	case evacuation.Evict:
-		w.mayEvict(r)
+		f.mayEvict(r)
 	case evacuation.AwaitEvacuator:
-		w.mayAwaitEvacuator(r, a)
+		f.mayAwaitEvacuator(r, a)
 	case evacuation.Activate:
-		w.mayActivate(r, a)
+		f.mayActivate(r, a)
 	case evacuation.AwaitPod, evacuation.AwaitTermination, evacuation.Done:
 		if !a.Deadline.IsZero() {
 			r.Fatalf("%s has a deadline", a.Kind)
 		}
-		if a.Kind == evacuation.Done && w.forbidsCancellation() && w.pod.Exists && !w.pod.Finished {
+		if a.Kind == evacuation.Done && f.forbidsCancellation() && f.pod.Exists && !f.pod.Finished {
 			r.Fatal("E31: done although cancellation is not allowed and the Pod runs")
 		}
 	case evacuation.AwaitResume:
-		if !w.rests() || !w.pod.Exists || w.pod.Finished || w.pod.Terminating {
-			r.Fatalf("M16: deferred although not paused, or not needed: Pod %+v", w.pod)
+		if !f.rests() || !f.pod.Exists || f.pod.Finished || f.pod.Terminating {
+			r.Fatalf("M16: deferred although not paused, or not needed: Pod %+v", f.pod)
 		}
 	case evacuation.Cancel:
-		if w.asked() || w.forbidsCancellation() {
-			r.Fatalf("E9: cancelled with finalizers %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
+		if f.asked() || f.forbidsCancellation() {
+			r.Fatalf("E9: cancelled with finalizers %v, policy %s", f.e.Finalizers, f.e.Status.EvacuationCancellationPolicy)
 		}
 	case evacuation.Finish, evacuation.Fail:
-		if !w.pod.Known || (w.pod.Exists && !w.pod.Finished) {
-			r.Fatalf("E16: ended although the Pod runs: %+v", w.pod)
+		if !f.pod.Known || (f.pod.Exists && !f.pod.Finished) {
+			r.Fatalf("E16: ended although the Pod runs: %+v", f.pod)
 		}
 	case evacuation.ResolveEvacuators:
-		if len(w.e.Spec.Evacuators) > 0 || len(w.turns) > 0 {
+		if len(f.e.Spec.Evacuators) > 0 || len(f.turns) > 0 {
 			r.Fatalf("E13: resolved again")
 		}
 	default:
@@ -59,106 +59,106 @@ func (w *world) observe(r *rapid.T, a evacuation.Action) {
 	}
 }
 
-func (w *world) asked() bool { return len(evacuation.Instigators(w.e)) > 0 }
+func (f *fixture) asked() bool { return len(evacuation.Instigators(f.e)) > 0 }
 
 // wanted reports whether the Evacuation must continue: it has an instigator, or cancellation is not allowed.
-func (w *world) wanted() bool { return w.asked() || w.forbidsCancellation() }
+func (f *fixture) wanted() bool { return f.asked() || f.forbidsCancellation() }
 
-func (w *world) deadline() time.Duration {
-	return time.Duration(w.e.Spec.ProgressDeadlineSeconds) * time.Second
+func (f *fixture) deadline() time.Duration {
+	return time.Duration(f.e.Spec.ProgressDeadlineSeconds) * time.Second
 }
 
 // inTime reports whether the active evacuator has made progress before its deadline. Rounding may cost a second.
-func (w *world) inTime() bool {
-	return w.limits == nil && w.e.Status.ActiveEvacuatorClass != nil && !w.e.Status.ActiveEvacuatorCompleted &&
-		w.now.Before(w.progressAt.Add(w.deadline()-time.Second))
+func (f *fixture) inTime() bool {
+	return f.limits == nil && f.e.Status.ActiveEvacuatorClass != nil && !f.e.Status.ActiveEvacuatorCompleted &&
+		f.now.Before(f.progressAt.Add(f.deadline()-time.Second))
 }
 
-func (w *world) mayEvict(r *rapid.T) {
-	if w.pod.Type != v1alpha1.PodTypeDefault || w.pod.Terminating || w.pod.Finished || !w.pod.Exists || !w.pod.Known || !w.wanted() {
-		r.Fatalf("E15: evicted a Pod that must not be evicted: %+v", w.pod)
+func (f *fixture) mayEvict(r *rapid.T) {
+	if f.pod.Type != v1alpha1.PodTypeDefault || f.pod.Terminating || f.pod.Finished || !f.pod.Exists || !f.pod.Known || !f.wanted() {
+		r.Fatalf("E15: evicted a Pod that must not be evicted: %+v", f.pod)
 	}
-	if w.inTime() && !w.drainIsOver() {
-		r.Fatalf("E14: evicted at %s although %s has made progress at %s", w.now, *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	if f.inTime() && !f.drainIsOver() {
+		r.Fatalf("E14: evicted at %s although %s has made progress at %s", f.now, *f.e.Status.ActiveEvacuatorClass, f.progressAt)
 	}
-	if untried := len(w.e.Spec.Evacuators) - len(w.turns); untried > 0 && !w.drainIsOver() && !w.hasLimited {
+	if untried := len(f.e.Spec.Evacuators) - len(f.turns); untried > 0 && !f.drainIsOver() && !f.hasLimited {
 		r.Fatalf("E14: evicted although %d evacuators are left", untried)
 	}
 }
 
-func (w *world) mustBeAllowed(r *rapid.T, a evacuation.Action) {
+func (f *fixture) mustBeAllowed(r *rapid.T, a evacuation.Action) {
 	allowed := func(evacuator v1alpha1.Evacuator) bool { return evacuator.EvacuatorClass == a.Class }
-	if w.limits != nil && !slices.ContainsFunc(w.limits.BuiltIn, allowed) {
-		r.Fatalf("E39: %s of %s, but only %v are allowed", a.Kind, a.Class, w.limits.BuiltIn)
+	if f.limits != nil && !slices.ContainsFunc(f.limits.BuiltIn, allowed) {
+		r.Fatalf("E39: %s of %s, but only %v are allowed", a.Kind, a.Class, f.limits.BuiltIn)
 	}
 }
 
-func (w *world) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
-	w.mustBeAllowed(r, a)
-	if w.e.Status.ActiveEvacuatorCompleted || *w.e.Status.ActiveEvacuatorClass != a.Class {
+func (f *fixture) mayAwaitEvacuator(r *rapid.T, a evacuation.Action) {
+	f.mustBeAllowed(r, a)
+	if f.e.Status.ActiveEvacuatorCompleted || *f.e.Status.ActiveEvacuatorClass != a.Class {
 		r.Fatalf("E12: waits for %s, which is not active", a.Class)
 	}
-	if !w.now.Before(w.progressed.Add(w.deadline() + w.skew)) {
-		r.Fatalf("E12: waits for %s at %s, without progress since %s", a.Class, w.now, w.progressed)
+	if !f.now.Before(f.progressed.Add(f.deadline() + f.skew)) {
+		r.Fatalf("E12: waits for %s at %s, without progress since %s", a.Class, f.now, f.progressed)
 	}
-	if !a.Deadline.After(w.now) || a.Deadline.After(w.now.Add(w.deadline()+evacuation.ClockSkew)) {
-		r.Fatalf("E12: waits from %s until %s", w.now, a.Deadline)
+	if !a.Deadline.After(f.now) || a.Deadline.After(f.now.Add(f.deadline()+evacuation.ClockSkew)) {
+		r.Fatalf("E12: waits from %s until %s", f.now, a.Deadline)
 	}
-	w.mustHaveTime(r, a)
+	f.mustHaveTime(r, a)
 }
 
-func (w *world) mayActivate(r *rapid.T, a evacuation.Action) {
-	w.mustBeAllowed(r, a)
-	if slices.Contains(w.turns, a.Class) && (a.Class != v1alpha1.EvacuatorClassDaemonSet || w.pod.Type != v1alpha1.PodTypeDaemonSet) {
-		r.Fatalf("E12: activates %s again, after %v", a.Class, w.turns)
+func (f *fixture) mayActivate(r *rapid.T, a evacuation.Action) {
+	f.mustBeAllowed(r, a)
+	if slices.Contains(f.turns, a.Class) && (a.Class != v1alpha1.EvacuatorClassDaemonSet || f.pod.Type != v1alpha1.PodTypeDaemonSet) {
+		r.Fatalf("E12: activates %s again, after %v", a.Class, f.turns)
 	}
-	if !a.Deadline.After(w.now) || !w.wanted() {
-		r.Fatalf("E11: activates an evacuator from %s until %s", w.now, a.Deadline)
+	if !a.Deadline.After(f.now) || !f.wanted() {
+		r.Fatalf("E11: activates an evacuator from %s until %s", f.now, a.Deadline)
 	}
-	if w.inTime() {
-		r.Fatalf("E12: replaces %s, which has made progress at %s", *w.e.Status.ActiveEvacuatorClass, w.progressAt)
+	if f.inTime() {
+		r.Fatalf("E12: replaces %s, which has made progress at %s", *f.e.Status.ActiveEvacuatorClass, f.progressAt)
 	}
-	w.mustHaveTime(r, a)
+	f.mustHaveTime(r, a)
 }
 
-func (w *world) mustHaveTime(r *rapid.T, a evacuation.Action) {
-	if w.pod.Type != v1alpha1.PodTypeDefault || w.drainEnds == nil {
+func (f *fixture) mustHaveTime(r *rapid.T, a evacuation.Action) {
+	if f.pod.Type != v1alpha1.PodTypeDefault || f.drainEnds == nil {
 		return
 	}
-	if w.drainIsOver() || a.Deadline.After(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod)) {
-		r.Fatalf("E14: %s until %s, but the drain ends at %s", a.Kind, a.Deadline, w.drainEnds)
+	if f.drainIsOver() || a.Deadline.After(f.drainEnds.Add(-evacuation.EvictionMargin-f.pod.GracePeriod)) {
+		r.Fatalf("E14: %s until %s, but the drain ends at %s", a.Kind, a.Deadline, f.drainEnds)
 	}
 }
 
 // remember records what was written to the status.
-func (w *world) remember(a evacuation.Action) {
+func (f *fixture) remember(a evacuation.Action) {
 	if a.Kind == evacuation.AwaitEvacuator {
-		w.unseenWrite, w.inFuture = false, false
+		f.unseenWrite, f.inFuture = false, false
 	}
 	if a.Kind == evacuation.Activate {
-		w.turns = append(w.turns, a.Class)
-		w.progressAt, w.progressed, w.skew, w.unseenWrite = w.now, w.now, 0, false
+		f.turns = append(f.turns, a.Class)
+		f.progressAt, f.progressed, f.skew, f.unseenWrite = f.now, f.now, 0, false
 	}
 }
 
-func (w *world) drainIsOver() bool {
-	return w.drainEnds != nil && !w.now.Before(w.drainEnds.Add(-evacuation.EvictionMargin-w.pod.GracePeriod))
+func (f *fixture) drainIsOver() bool {
+	return f.drainEnds != nil && !f.now.Before(f.drainEnds.Add(-evacuation.EvictionMargin-f.pod.GracePeriod))
 }
 
 // check verifies what holds after every event.
-func (w *world) check(r *rapid.T) {
-	if w.e == nil {
+func (f *fixture) check(r *rapid.T) {
+	if f.e == nil {
 		return
 	}
 	// An action is idempotent, also if it is applied again a second later.
-	action := w.next()
-	once := w.e.DeepCopy()
-	action.Apply(once, w.now)
-	once = stored(w.t, once)
+	action := f.next()
+	once := f.e.DeepCopy()
+	action.Apply(once, f.now)
+	once = stored(f.t, once)
 	twice := once.DeepCopy()
-	action.Apply(twice, w.now.Add(time.Second))
-	if toJSON(w.t, once) != toJSON(w.t, twice) {
-		r.Fatalf("%s is not idempotent:\n%s\n%s", action.Kind, toJSON(w.t, once), toJSON(w.t, twice))
+	action.Apply(twice, f.now.Add(time.Second))
+	if toJSON(f.t, once) != toJSON(f.t, twice) {
+		r.Fatalf("%s is not idempotent:\n%s\n%s", action.Kind, toJSON(f.t, once), toJSON(f.t, twice))
 	}
 	evicting := meta.IsStatusConditionTrue(once.Status.Conditions, v1alpha1.EvacuationEvicting)
 	switch action.Kind {
@@ -171,32 +171,32 @@ func (w *world) check(r *rapid.T) {
 			r.Fatalf("E14: %s with the condition Evicting", action.Kind)
 		}
 	}
-	if policy := once.Status.EvacuationCancellationPolicy; policy != w.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish &&
+	if policy := once.Status.EvacuationCancellationPolicy; policy != f.e.Status.EvacuationCancellationPolicy && action.Kind != evacuation.Finish &&
 		action.Kind != evacuation.Fail {
 		r.Fatalf("E11: %s resets the cancellation policy to %s", action.Kind, policy)
 	}
 }
 
 // mustEnd deletes the Pod, and verifies that the Evacuation then ends, or waits for foreign finalizers only.
-func (w *world) mustEnd(r *rapid.T) {
-	w.pod = evacuation.Pod{Known: true, Type: w.pod.Type}
+func (f *fixture) mustEnd(r *rapid.T) {
+	f.pod = evacuation.Pod{Known: true, Type: f.pod.Type}
 	for range 3 {
-		if w.e == nil {
+		if f.e == nil {
 			return
 		}
-		action := w.next()
-		w.observe(r, action)
+		action := f.next()
+		f.observe(r, action)
 		if action.Kind == evacuation.Done {
-			if !slices.Equal(w.e.Finalizers, []string{foreign}) || w.forbidsCancellation() {
-				r.Fatalf("E8: done with %v, policy %s", w.e.Finalizers, w.e.Status.EvacuationCancellationPolicy)
+			if !slices.Equal(f.e.Finalizers, []string{foreign}) || f.forbidsCancellation() {
+				r.Fatalf("E8: done with %v, policy %s", f.e.Finalizers, f.e.Status.EvacuationCancellationPolicy)
 			}
 			return
 		}
-		changed := w.e.DeepCopy()
-		action.Apply(changed, w.now)
-		w.write(r, action, changed, 3)
+		changed := f.e.DeepCopy()
+		action.Apply(changed, f.now)
+		f.write(r, action, changed, 3)
 	}
-	if w.e != nil {
-		r.Fatalf("E8: the Pod is deleted, but the Evacuation does not end: %s", toJSON(w.t, w.e))
+	if f.e != nil {
+		r.Fatalf("E8: the Pod is deleted, but the Evacuation does not end: %s", toJSON(f.t, f.e))
 	}
 }

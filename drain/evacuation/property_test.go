@@ -22,8 +22,8 @@ func init() {
 // cleaned up.
 func TestLifeOfAnEvacuation(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		w := newWorld(t, r)
-		r.Repeat(map[string]func(*rapid.T){"": w.check, "event": w.happen})
-		w.mustEnd(r)
+		f := newFixture(t, r)
+		r.Repeat(map[string]func(*rapid.T){"": f.check, "event": f.happen})
+		f.mustEnd(r)
 	})
 }

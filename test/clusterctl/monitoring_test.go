@@ -27,21 +27,21 @@ var addedByPrometheus = []string{"namespace", "pod", "le"}
 
 // expectQueriesAnswered checks that every query of the alerts and of the dashboard uses only metrics that the manager exposes, and
 // labels that these have.
-func (w *world) expectQueriesAnswered(scraped string) {
-	w.Helper()
+func (f *fixture) expectQueriesAnswered(scraped string) {
+	f.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(scraped))
-	w.Expect(err).NotTo(HaveOccurred())
-	for _, query := range w.queries() {
+	f.Expect(err).NotTo(HaveOccurred())
+	for _, query := range f.queries() {
 		names := metricName.FindAllString(query, -1)
-		w.Expect(names).NotTo(BeEmpty(), query)
+		f.Expect(names).NotTo(BeEmpty(), query)
 		has := map[string]bool{}
 		for _, name := range names {
 			family := families[name]
 			if family == nil {
 				family = families[ofSeries.ReplaceAllString(name, "")]
 			}
-			w.Expect(family).NotTo(BeNil(), "%s, of the query %s, is not exposed", name, query)
+			f.Expect(family).NotTo(BeNil(), "%s, of the query %s, is not exposed", name, query)
 			for _, metric := range family.GetMetric() {
 				for _, label := range metric.GetLabel() {
 					has[label.GetName()] = true
@@ -49,7 +49,7 @@ func (w *world) expectQueriesAnswered(scraped string) {
 			}
 		}
 		for _, label := range labelsOf(query) {
-			w.Expect(has[label] || slices.Contains(addedByPrometheus, label)).To(BeTrue(), "no metric of the query %s has the label %s", query, label)
+			f.Expect(has[label] || slices.Contains(addedByPrometheus, label)).To(BeTrue(), "no metric of the query %s has the label %s", query, label)
 		}
 	}
 }
@@ -68,19 +68,19 @@ func labelsOf(query string) []string {
 }
 
 // queries returns the queries of config/monitoring.
-func (w *world) queries() []string {
-	w.Helper()
-	dir := filepath.Join(w.at.repository.root, "config", "monitoring")
+func (f *fixture) queries() []string {
+	f.Helper()
+	dir := filepath.Join(f.at.repository.root, "config", "monitoring")
 	var rules struct {
 		Spec struct {
 			Groups []struct{ Rules []struct{ Expr string } }
 		}
 	}
-	w.Expect(yaml.Unmarshal([]byte(w.at.repository.read(filepath.Join(dir, "rules.yaml"))), &rules)).To(Succeed())
+	f.Expect(yaml.Unmarshal([]byte(f.at.repository.read(filepath.Join(dir, "rules.yaml"))), &rules)).To(Succeed())
 	var dashboard struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}
-	w.Expect(json.Unmarshal([]byte(w.at.repository.read(filepath.Join(dir, "dashboard.json"))), &dashboard)).To(Succeed())
+	f.Expect(json.Unmarshal([]byte(f.at.repository.read(filepath.Join(dir, "dashboard.json"))), &dashboard)).To(Succeed())
 	var all []string
 	for _, group := range rules.Spec.Groups {
 		for _, rule := range group.Rules {
@@ -93,7 +93,7 @@ func (w *world) queries() []string {
 			all = append(all, target.Expr)
 		}
 	}
-	w.Expect(alerts).To(BeNumerically(">=", 4))
-	w.Expect(len(all)).To(BeNumerically(">", alerts))
+	f.Expect(alerts).To(BeNumerically(">=", 4))
+	f.Expect(len(all)).To(BeNumerically(">", alerts))
 	return all
 }

@@ -21,13 +21,13 @@ func TestMain(m *testing.M) {
 
 // TestSameAsClusterAPI covers M1 to M6, and M8. rapid prints the seed of a failing case and shrinks it.
 func TestSameAsClusterAPI(t *testing.T) {
-	t.Run("M1: decides about random Pods as Cluster API's drain does, and evicts them in the same order", compareRandomWorlds)
+	t.Run("M1: decides about random Pods as Cluster API's drain does, and evicts them in the same order", compareRandomFixtures)
 }
 
-func compareRandomWorlds(t *testing.T) {
+func compareRandomFixtures(t *testing.T) {
 	total, met := 0, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		names, err := compare(drawWorld(t))
+		names, err := compare(drawFixture(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,15 +59,15 @@ func TestIntended(t *testing.T) {
 }
 
 func TestPriorities(t *testing.T) {
-	w := oneWith(pod("dns", prioritized(2000000000)), pod("web", prioritized(0))).complete()
+	f := oneWith(pod("dns", prioritized(2000000000)), pod("web", prioritized(0))).complete()
 	t.Run("M35: Pods of one order are evicted together, whatever their priority, as Cluster API does", func(t *testing.T) {
-		their, our := evictedIn(trace(theirs{}, w)), evictedIn(trace(ours{}, w))
+		their, our := evictedIn(trace(theirs{}, f)), evictedIn(trace(ours{}, f))
 		if len(our) != 1 || !slices.EqualFunc(their, our, slices.Equal) {
 			t.Fatalf("Cluster API evicts %v, we evict %v", their, our)
 		}
 	})
 	t.Run("M35: a policy with PriorityTiers evicts Pods of one order by priority", func(t *testing.T) {
-		if our := evictedIn(trace(tiered(), w)); len(our) != 2 || our[0][0] != "default/web" {
+		if our := evictedIn(trace(tiered(), f)); len(our) != 2 || our[0][0] != "default/web" {
 			t.Fatalf("we evict %v", our)
 		}
 	})
@@ -85,79 +85,79 @@ func prioritized(value int32) func(*corev1.Pod) {
 }
 
 // compare compares both sides, and returns the names of intended differences, or an error with an unintended one.
-func compare(w world) (map[string]bool, error) {
+func compare(f fixture) (map[string]bool, error) {
 	met := map[string]bool{}
-	w, err := compareStops(w, met)
-	if err != nil || len(w.pods) == 0 {
+	f, err := compareStops(f, met)
+	if err != nil || len(f.pods) == 0 {
 		return met, err
 	}
-	w, err = compareVerdicts(w, met)
+	f, err = compareVerdicts(f, met)
 	if err != nil {
 		return met, err
 	}
-	return met, compareOrder(w)
+	return met, compareOrder(f)
 }
 
-// compareStops removes what stops only one side from the world, as far as that is intended. A world that stops both sides becomes
+// compareStops removes what stops only one side from the fixture, as far as that is intended. A fixture that stops both sides becomes
 // empty.
-func compareStops(w world, met map[string]bool) (world, error) {
+func compareStops(f fixture, met map[string]bool) (fixture, error) {
 	for {
-		_, theirsStopped := theirs{}.ask(w)
-		_, oursStopped := ours{}.ask(w)
+		_, theirsStopped := theirs{}.ask(f)
+		_, oursStopped := ours{}.ask(f)
 		switch {
 		case theirsStopped == nil && oursStopped == nil:
-			return w, nil
+			return f, nil
 		case theirsStopped != nil && oursStopped != nil:
-			return world{}, nil
+			return fixture{}, nil
 		}
-		fixed, name := withoutCause(w, theirsStopped)
+		fixed, name := withoutCause(f, theirsStopped)
 		if name == "" {
-			return w, errors.Errorf("only one side stops: theirs %v, ours %v", theirsStopped, oursStopped)
+			return f, errors.Errorf("only one side stops: theirs %v, ours %v", theirsStopped, oursStopped)
 		}
-		met[name], w = true, fixed
+		met[name], f = true, fixed
 	}
 }
 
-func withoutCause(w world, theirsStopped error) (world, string) {
+func withoutCause(f fixture, theirsStopped error) (fixture, string) {
 	for _, d := range ofTheWhole() {
 		oursStops := strings.HasPrefix(d.name, "M6: more rules")
 		if oursStops != (theirsStopped == nil) {
 			continue
 		}
-		if fixed, ok := d.fix(w); ok {
+		if fixed, ok := d.fix(f); ok {
 			return fixed, d.name
 		}
 	}
-	return w, ""
+	return f, ""
 }
 
-// compareVerdicts compares the answers about each Pod, and returns the world without the Pods that have different answers.
-func compareVerdicts(w world, met map[string]bool) (world, error) {
-	their, err := theirs{}.ask(w)
+// compareVerdicts compares the answers about each Pod, and returns the fixture without the Pods that have different answers.
+func compareVerdicts(f fixture, met map[string]bool) (fixture, error) {
+	their, err := theirs{}.ask(f)
 	if err != nil {
-		return w, err
+		return f, err
 	}
-	our, err := ours{}.ask(w)
+	our, err := ours{}.ask(f)
 	if err != nil {
-		return w, err
+		return f, err
 	}
 	differs := map[string]bool{}
-	for _, pod := range w.pods {
+	for _, pod := range f.pods {
 		if their[key(pod)] == our[key(pod)] {
 			continue
 		}
-		name := explain(w, pod, their[key(pod)], our[key(pod)])
+		name := explain(f, pod, their[key(pod)], our[key(pod)])
 		if name == "" {
-			return w, errors.Errorf("Pod %s: Cluster API %s, we: %s", key(pod), their[key(pod)], our[key(pod)])
+			return f, errors.Errorf("Pod %s: Cluster API %s, we: %s", key(pod), their[key(pod)], our[key(pod)])
 		}
 		met[name], differs[key(pod)] = true, true
 	}
-	return w.without(func(pod *corev1.Pod) bool { return differs[key(pod)] }), nil
+	return f.without(func(pod *corev1.Pod) bool { return differs[key(pod)] }), nil
 }
 
-func explain(w world, pod *corev1.Pod, their, our answer) string {
+func explain(f fixture, pod *corev1.Pod, their, our answer) string {
 	for _, d := range intended() {
-		if d.about != nil && d.about(w, pod, their, our) {
+		if d.about != nil && d.about(f, pod, their, our) {
 			return d.name
 		}
 	}
@@ -166,12 +166,12 @@ func explain(w world, pod *corev1.Pod, their, our answer) string {
 
 // compareOrder compares the rounds: ours are Cluster API's, whatever the priorities of the Pods. With priority tiers, each of
 // Cluster API's rounds is one or more of ours.
-func compareOrder(w world) error {
-	their, our := trace(theirs{}, w), trace(ours{}, w)
+func compareOrder(f fixture) error {
+	their, our := trace(theirs{}, f), trace(ours{}, f)
 	if !slices.EqualFunc(their, our, sameEvent) {
 		return errors.Errorf("the order differs.\nCluster API\n%s\nwe\n%s", describe(their), describe(our))
 	}
-	if finer := trace(tiered(), w); !isFiner(evictedIn(finer), evictedIn(their)) {
+	if finer := trace(tiered(), f); !isFiner(evictedIn(finer), evictedIn(their)) {
 		return errors.Errorf("priority tiers do more than split rounds.\nCluster API\n%s\nwe\n%s", describe(their), describe(finer))
 	}
 	return nil

@@ -12,11 +12,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Generators draw from few keys, values and names, so that matches and collisions are common. Errors are rare, since a world full of
+// Generators draw from few keys, values and names, so that matches and collisions are common. Errors are rare, since a fixture full of
 // errors tests nothing else.
 
-func drawWorld(t *rapid.T) world {
-	w := world{
+func drawFixture(t *rapid.T) fixture {
+	f := fixture{
 		machine:     &clusterv1.Machine{ObjectMeta: metaOf(machineNamespace, "machine", drawLabels(t, "Machine"))},
 		cluster:     &clusterv1.Cluster{ObjectMeta: metaOf(machineNamespace, "cluster", drawLabels(t, "Cluster"))},
 		namespaces:  map[string]map[string]string{},
@@ -26,24 +26,24 @@ func drawWorld(t *rapid.T) world {
 	}
 	for _, name := range namespaceNames {
 		if name != "blue" || !oneIn(t, 40, "a Namespace isn't known") {
-			w.namespaces[name] = drawLabels(t, "Namespace")
-			w.namespaces[name][corev1.LabelMetadataName] = name
+			f.namespaces[name] = drawLabels(t, "Namespace")
+			f.namespaces[name][corev1.LabelMetadataName] = name
 		}
 		if rapid.Bool().Draw(t, "has a DaemonSet") {
-			w.daemonSets[daemonSetKey(name, "logs")] = rapid.SampledFrom(daemonSetUIDs).Draw(t, "UID of the DaemonSet")
+			f.daemonSets[daemonSetKey(name, "logs")] = rapid.SampledFrom(daemonSetUIDs).Draw(t, "UID of the DaemonSet")
 		}
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "rules") {
-		w.rules = append(w.rules, drawRule(t, i))
+		f.rules = append(f.rules, drawRule(t, i))
 	}
 	if oneIn(t, 2000, "very many rules") {
-		w.rules = append(w.rules, manyRules(300)...)
+		f.rules = append(f.rules, manyRules(300)...)
 	}
 	withPriorities := rapid.Bool().Draw(t, "priorities")
 	for i := range rapid.IntRange(1, 8).Draw(t, "Pods") {
-		w.pods = append(w.pods, drawPod(t, i, withPriorities))
+		f.pods = append(f.pods, drawPod(t, i, withPriorities))
 	}
-	return w.complete()
+	return f.complete()
 }
 
 var (

@@ -22,37 +22,37 @@ type ours struct {
 
 const maintenance = "m"
 
-func (ours) compile(w world) rules.Compiled {
-	all := make([]clusterv1.MachineDrainRule, 0, len(w.rules))
-	for _, rule := range w.rules {
+func (ours) compile(f fixture) rules.Compiled {
+	all := make([]clusterv1.MachineDrainRule, 0, len(f.rules))
+	for _, rule := range f.rules {
 		all = append(all, rule.MachineDrainRule)
 	}
 	return rules.Compile(rules.Input{
-		Cluster:           rules.ClusterFacts{Labels: w.cluster.Labels},
-		Machine:           rules.MachineFacts{Namespace: w.machine.Namespace, Labels: w.machine.Labels},
+		Cluster:           rules.ClusterFacts{Labels: f.cluster.Labels},
+		Machine:           rules.MachineFacts{Namespace: f.machine.Namespace, Labels: f.machine.Labels},
 		MachineDrainRules: all,
 	})
 }
 
-func (o ours) observe(w world) plan.Observation {
-	matcher := rules.NewMatcher(o.compile(w).Rules)
+func (o ours) observe(f fixture) plan.Observation {
+	matcher := rules.NewMatcher(o.compile(f).Rules)
 	spec := machinedrain.Maintenance(machinedrain.Request{
-		Machine: w.machine, Node: &corev1.Node{ObjectMeta: metaOf("", nodeName, nil)}, Policy: o.policy,
+		Machine: f.machine, Node: &corev1.Node{ObjectMeta: metaOf("", nodeName, nil)}, Policy: o.policy,
 	}).Spec
 	observed := plan.Observation{Maintenances: []plan.Maintenance{{
 		Name: maintenance, Nodes: []string{nodeName}, Plan: spec.DrainPlan, PlanDefaults: spec.DrainPlanDefaults,
 	}}}
-	for _, pod := range w.pods {
-		labels, known := w.namespaces[pod.Namespace]
+	for _, pod := range f.pods {
+		labels, known := f.namespaces[pod.Namespace]
 		podType, typeKnown := rules.PodTypeOf(pod, func(namespace, name string, uid types.UID) (exists, known bool) {
-			present, found := w.daemonSets[daemonSetKey(namespace, name)]
-			return found && present == uid, !w.unreadable
+			present, found := f.daemonSets[daemonSetKey(namespace, name)]
+			return found && present == uid, !f.unreadable
 		})
 		verdict := matcher.Decide(rules.Pod{
 			Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, NamespaceLabels: labels, NamespaceKnown: known,
 			Type: podType, TypeKnown: typeKnown, Finished: rules.Finished(pod),
 		})
-		overdue, _ := rules.Overdue(pod, w.unreachable, w.now)
+		overdue, _ := rules.Overdue(pod, f.unreachable, f.now)
 		observed.Pods = append(observed.Pods, plan.Pod{
 			UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, Node: nodeName, Type: podType, Labels: pod.Labels,
 			Priority: priorityOf(pod), Finished: rules.Finished(pod) || overdue,
@@ -62,12 +62,12 @@ func (o ours) observe(w world) plan.Observation {
 	return observed
 }
 
-func (o ours) ask(w world) (verdicts, error) {
-	if problems := o.compile(w).Problems; len(problems) > 0 {
+func (o ours) ask(f fixture) (verdicts, error) {
+	if problems := o.compile(f).Problems; len(problems) > 0 {
 		return nil, errors.Errorf("waiting for an invalid rule to be fixed: %s", problems[0])
 	}
 	answers := verdicts{}
-	for _, pod := range o.observe(w).Pods {
+	for _, pod := range o.observe(f).Pods {
 		verdict, answer := pod.Verdicts[maintenance], leaves
 		switch {
 		case pod.Finished:
@@ -83,10 +83,10 @@ func (o ours) ask(w world) (verdicts, error) {
 	return answers, nil
 }
 
-func (o ours) evictedNow(w world) []string {
-	targets := plan.Decide(o.observe(w)).Targets
+func (o ours) evictedNow(f fixture) []string {
+	targets := plan.Decide(o.observe(f)).Targets
 	var evicted []string
-	for _, pod := range w.pods {
+	for _, pod := range f.pods {
 		if targets.Has(pod.UID) && pod.DeletionTimestamp == nil {
 			evicted = append(evicted, key(pod))
 		}
@@ -95,8 +95,8 @@ func (o ours) evictedNow(w world) []string {
 	return evicted
 }
 
-func (o ours) left(w world) bool {
-	return !plan.Decide(o.observe(w)).Maintenances[maintenance].Drained
+func (o ours) left(f fixture) bool {
+	return !plan.Decide(o.observe(f)).Maintenances[maintenance].Drained
 }
 
 func priorityOf(pod *corev1.Pod) int32 {

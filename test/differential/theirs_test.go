@@ -19,18 +19,18 @@ import (
 // theirs is Cluster API's drain.
 type theirs struct{}
 
-func (theirs) helper(w world) (*drain.Helper, *recorder) {
+func (theirs) helper(f fixture) (*drain.Helper, *recorder) {
 	recorder := &recorder{}
-	helper := &drain.Helper{Client: objects{world: w}, RemoteClient: objects{world: w, evictions: recorder}, GracePeriodSeconds: -1}
-	if w.unreachable { // as Cluster API's Machine controller does: see drainNode
+	helper := &drain.Helper{Client: objects{fixture: f}, RemoteClient: objects{fixture: f, evictions: recorder}, GracePeriodSeconds: -1}
+	if f.unreachable { // as Cluster API's Machine controller does: see drainNode
 		helper.SkipWaitForDeleteTimeoutSeconds, helper.GracePeriodSeconds = 1, 1
 	}
 	return helper, recorder
 }
 
-func (t theirs) ask(w world) (verdicts, error) {
-	helper, _ := t.helper(w)
-	list, err := helper.GetPodsForEviction(context.Background(), w.cluster, w.machine, nodeName)
+func (t theirs) ask(f fixture) (verdicts, error) {
+	helper, _ := t.helper(f)
+	list, err := helper.GetPodsForEviction(context.Background(), f.cluster, f.machine, nodeName)
 	if err != nil {
 		return nil, errors.Wrap(err, "Cluster API")
 	}
@@ -49,9 +49,9 @@ func (t theirs) ask(w world) (verdicts, error) {
 	return answers, nil
 }
 
-func (t theirs) evictedNow(w world) []string {
-	helper, recorder := t.helper(w)
-	list, err := helper.GetPodsForEviction(context.Background(), w.cluster, w.machine, nodeName)
+func (t theirs) evictedNow(f fixture) []string {
+	helper, recorder := t.helper(f)
+	list, err := helper.GetPodsForEviction(context.Background(), f.cluster, f.machine, nodeName)
 	if err != nil {
 		return nil
 	}
@@ -60,19 +60,19 @@ func (t theirs) evictedNow(w world) []string {
 	return recorder.evicted
 }
 
-func (t theirs) left(w world) bool {
-	helper, _ := t.helper(w)
-	list, err := helper.GetPodsForEviction(context.Background(), w.cluster, w.machine, nodeName)
+func (t theirs) left(f fixture) bool {
+	helper, _ := t.helper(f)
+	list, err := helper.GetPodsForEviction(context.Background(), f.cluster, f.machine, nodeName)
 	return err != nil || len(list.Pods()) > 0
 }
 
 // recorder collects evictions.
 type recorder struct{ evicted []string }
 
-// objects serves the part of a world that Cluster API's drain reads. Other calls panic with a nil pointer.
+// objects serves the part of a fixture that Cluster API's drain reads. Other calls panic with a nil pointer.
 type objects struct {
 	client.Client
-	world     world
+	fixture   fixture
 	evictions *recorder
 }
 
@@ -80,15 +80,15 @@ type objects struct {
 func (o objects) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	switch list := list.(type) {
 	case *corev1.PodList:
-		for _, pod := range o.world.pods {
+		for _, pod := range o.fixture.pods {
 			list.Items = append(list.Items, *pod)
 		}
 	case *corev1.NamespaceList:
-		for name, labels := range o.world.namespaces {
+		for name, labels := range o.fixture.namespaces {
 			list.Items = append(list.Items, corev1.Namespace{ObjectMeta: metaOf("", name, labels)})
 		}
 	case *clusterv1.MachineDrainRuleList:
-		for _, rule := range o.world.rules {
+		for _, rule := range o.fixture.rules {
 			if rule.Namespace == machineNamespace { // Cluster API lists no other namespace
 				list.Items = append(list.Items, rule.MachineDrainRule)
 			}
@@ -105,10 +105,10 @@ func (o objects) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	if !ok {
 		return errors.Errorf("unexpected get of %T", object)
 	}
-	if o.world.unreadable {
+	if o.fixture.unreadable {
 		return apierrors.NewServiceUnavailable("no response")
 	}
-	uid, found := o.world.daemonSets[key.String()]
+	uid, found := o.fixture.daemonSets[key.String()]
 	if !found {
 		return apierrors.NewNotFound(appsv1.Resource("daemonsets"), key.Name)
 	}

@@ -11,7 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Builders of worlds, for examples and generators.
+// Builders of fixtures, for examples and generators.
 
 type rule = machineDrainRule
 
@@ -111,22 +111,22 @@ func terminating(after time.Duration) func(*corev1.Pod) {
 	}
 }
 
-func oneWith(pods ...*corev1.Pod) world { return world{pods: pods} }
+func oneWith(pods ...*corev1.Pod) fixture { return fixture{pods: pods} }
 
 // complete sets defaults.
-func (w world) complete() world {
-	if w.machine == nil {
-		w.machine = &clusterv1.Machine{ObjectMeta: metaOf(machineNamespace, "machine", map[string]string{"os": "linux"})}
+func (f fixture) complete() fixture {
+	if f.machine == nil {
+		f.machine = &clusterv1.Machine{ObjectMeta: metaOf(machineNamespace, "machine", map[string]string{"os": "linux"})}
 	}
-	if w.cluster == nil {
-		w.cluster = &clusterv1.Cluster{ObjectMeta: metaOf(machineNamespace, "cluster", nil)}
+	if f.cluster == nil {
+		f.cluster = &clusterv1.Cluster{ObjectMeta: metaOf(machineNamespace, "cluster", nil)}
 	}
-	if w.namespaces == nil {
-		w.namespaces = map[string]map[string]string{}
+	if f.namespaces == nil {
+		f.namespaces = map[string]map[string]string{}
 		for _, name := range []string{"default", agentNamespace} {
-			w.namespaces[name] = map[string]string{corev1.LabelMetadataName: name}
+			f.namespaces[name] = map[string]string{corev1.LabelMetadataName: name}
 		}
 	}
-	w.now = time.Now()
-	return w
+	f.now = time.Now()
+	return f
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 )
 
-// world is a model of an API server with one Evacuation and its Pod. It records what has happened.
-type world struct {
+// fixture is a model of an API server with one Evacuation and its Pod. It records what has happened.
+type fixture struct {
 	t         testing.TB
 	e         *v1alpha1.Evacuation // nil: deleted
 	pod       evacuation.Pod
@@ -34,7 +34,7 @@ type world struct {
 	inFuture    bool
 }
 
-func newWorld(t testing.TB, r *rapid.T) *world {
+func newFixture(t testing.TB, r *rapid.T) *fixture {
 	t.Helper()
 	names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b.example.com", "c", "d", "e"}), 0, 4, rapid.ID).Draw(r, "classes")
 	var list []v1alpha1.Evacuator
@@ -43,7 +43,7 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 	}
 	ours := rapid.Bool().Draw(r, "created resolved")
 	podName := rapid.StringMatching(`[a-z]([-a-z0-9]{0,120}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,120}[a-z0-9])?)?`).Draw(r, "Pod")
-	w := &world{
+	f := &fixture{
 		t:        t,
 		now:      noon,
 		resolved: list,
@@ -51,124 +51,124 @@ func newWorld(t testing.TB, r *rapid.T) *world {
 			Type:        rapid.SampledFrom([]v1alpha1.PodType{v1alpha1.PodTypeDefault, v1alpha1.PodTypeDefault, daemonSet, static}).Draw(r, "type"),
 			GracePeriod: time.Duration(rapid.SampledFrom([]int{0, 30, 3600}).Draw(r, "grace period")) * time.Second},
 	}
-	w.e = evacuation.New(podNamed(podName), nil, rapid.SampledFrom([]int32{600, 1800, 21600}).Draw(r, "deadline"))
+	f.e = evacuation.New(podNamed(podName), nil, rapid.SampledFrom([]int32{600, 1800, 21600}).Draw(r, "deadline"))
 	if ours {
-		w.e.Spec.Evacuators = list
+		f.e.Spec.Evacuators = list
 	}
 	if rapid.Bool().Draw(r, "requested by annotation") {
-		evacuation.RequestByAnnotation(w.e)
+		evacuation.RequestByAnnotation(f.e)
 	}
 	if rapid.Bool().Draw(r, "unowned") {
-		w.e.OwnerReferences = nil
+		f.e.OwnerReferences = nil
 	}
 	if rapid.Bool().Draw(r, "foreign finalizer") {
-		w.e.Finalizers = append(w.e.Finalizers, foreign)
+		f.e.Finalizers = append(f.e.Finalizers, foreign)
 	}
-	w.e.CreationTimestamp = metav1.NewTime(noon)
-	mustBeValid(t, w.e, nil)
+	f.e.CreationTimestamp = metav1.NewTime(noon)
+	mustBeValid(t, f.e, nil)
 
 	// Many runs start after some evacuators have exceeded their progress deadlines.
 	for range rapid.IntRange(0, len(list)+2).Draw(r, "silent turns") {
-		w.reconcile(r)
-		if w.last.Deadline.After(w.now) {
-			w.now = w.last.Deadline
+		f.reconcile(r)
+		if f.last.Deadline.After(f.now) {
+			f.now = f.last.Deadline
 		}
 	}
-	return w
+	return f
 }
 
-func (w *world) next() evacuation.Action {
-	before := toJSON(w.t, w.e)
+func (f *fixture) next() evacuation.Action {
+	before := toJSON(f.t, f.e)
 	action := evacuation.Next(evacuation.Input{
-		Evacuation: w.e, Pod: w.pod, ResolvedEvacuators: w.resolved, Limits: w.limits, DrainEnds: w.drainEnds, Suspended: w.rests(),
-		Later: later(w.e, w.surges), Last: last(w.pod), Now: w.now,
+		Evacuation: f.e, Pod: f.pod, ResolvedEvacuators: f.resolved, Limits: f.limits, DrainEnds: f.drainEnds, Suspended: f.rests(),
+		Later: later(f.e, f.surges), Last: last(f.pod), Now: f.now,
 	})
-	if toJSON(w.t, w.e) != before {
-		w.t.Fatal("Next has changed its input")
+	if toJSON(f.t, f.e) != before {
+		f.t.Fatal("Next has changed its input")
 	}
 	return action
 }
 
 // rests reports whether all instigators of the Evacuation are paused.
-func (w *world) rests() bool { return evacuation.Terms{Suspended: w.paused}.DefersEvacuation(w.e) }
+func (f *fixture) rests() bool { return evacuation.Terms{Suspended: f.paused}.DefersEvacuation(f.e) }
 
 // reconcile acts as the controller: it applies actions of Next until nothing changes, or a write is lost.
-func (w *world) reconcile(r *rapid.T) {
+func (f *fixture) reconcile(r *rapid.T) {
 	for range 4 {
-		if w.e == nil {
+		if f.e == nil {
 			return
 		}
-		action := w.next()
-		w.observe(r, action)
-		w.last = action
-		changed := w.e.DeepCopy()
-		action.Apply(changed, w.now)
+		action := f.next()
+		f.observe(r, action)
+		f.last = action
+		changed := f.e.DeepCopy()
+		action.Apply(changed, f.now)
 		succeed := rapid.IntRange(0, 9).Draw(r, "writes that succeed")
-		if written := w.write(r, action, changed, succeed); !written || succeed < 3 {
+		if written := f.write(r, action, changed, succeed); !written || succeed < 3 {
 			return
 		}
 	}
-	if w.e != nil {
-		r.Fatalf("the actions don't settle: still %s", w.last.Kind)
+	if f.e != nil {
+		r.Fatalf("the actions don't settle: still %s", f.last.Kind)
 	}
 }
 
 // write makes the three writes of a controller, of which the last ones may get lost. It reports whether anything had to be written.
-func (w *world) write(r *rapid.T, action evacuation.Action, changed *v1alpha1.Evacuation, succeed int) bool {
-	status := w.e.DeepCopy()
+func (f *fixture) write(r *rapid.T, action evacuation.Action, changed *v1alpha1.Evacuation, succeed int) bool {
+	status := f.e.DeepCopy()
 	changed.Status.DeepCopyInto(&status.Status)
-	differs := toJSON(w.t, status) != toJSON(w.t, w.e)
+	differs := toJSON(f.t, status) != toJSON(f.t, f.e)
 	if differs {
 		if succeed == 0 {
 			return false
 		}
-		w.store(r, status)
-		w.remember(action)
+		f.store(r, status)
+		f.remember(action)
 	}
 	if action.Delete {
 		if succeed <= 1 {
 			return true
 		}
-		if w.forbidsCancellation() {
+		if f.forbidsCancellation() {
 			r.Fatalf("%s: the API server refuses the DELETE", action.Kind)
 		}
-		w.delete()
+		f.delete()
 	}
-	if w.e == nil || succeed <= 2 {
+	if f.e == nil || succeed <= 2 {
 		return differs || action.Delete
 	}
-	rest := w.e.DeepCopy()
+	rest := f.e.DeepCopy()
 	rest.Finalizers, rest.Spec = changed.Finalizers, changed.Spec
-	if toJSON(w.t, rest) == toJSON(w.t, w.e) {
+	if toJSON(f.t, rest) == toJSON(f.t, f.e) {
 		return differs || action.Delete
 	}
-	w.store(r, rest)
-	w.collect()
+	f.store(r, rest)
+	f.collect()
 	return true
 }
 
 // store makes an update, which the API server must accept.
-func (w *world) store(r *rapid.T, changed *v1alpha1.Evacuation) {
-	if errs := validate(w.t, changed, w.e); len(errs) > 0 {
+func (f *fixture) store(r *rapid.T, changed *v1alpha1.Evacuation) {
+	if errs := validate(f.t, changed, f.e); len(errs) > 0 {
 		r.Fatalf("the API server refuses it: %v", errs.ToAggregate())
 	}
-	w.e = stored(w.t, changed)
+	f.e = stored(f.t, changed)
 }
 
-func (w *world) delete() {
-	if w.e.DeletionTimestamp == nil {
-		now := metav1.NewTime(w.now)
-		w.e.DeletionTimestamp = &now
+func (f *fixture) delete() {
+	if f.e.DeletionTimestamp == nil {
+		now := metav1.NewTime(f.now)
+		f.e.DeletionTimestamp = &now
 	}
-	w.collect()
+	f.collect()
 }
 
-func (w *world) collect() {
-	if w.e.DeletionTimestamp != nil && len(w.e.Finalizers) == 0 {
-		w.e = nil
+func (f *fixture) collect() {
+	if f.e.DeletionTimestamp != nil && len(f.e.Finalizers) == 0 {
+		f.e = nil
 	}
 }
 
-func (w *world) forbidsCancellation() bool {
-	return w.e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid
+func (f *fixture) forbidsCancellation() bool {
+	return f.e.Status.EvacuationCancellationPolicy == v1alpha1.CancellationForbid
 }

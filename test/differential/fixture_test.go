@@ -10,8 +10,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// world is the input of a drain.
-type world struct {
+// fixture is the input of a drain.
+type fixture struct {
 	machine    *clusterv1.Machine
 	cluster    *clusterv1.Cluster
 	rules      []rule
@@ -30,10 +30,10 @@ const (
 	nodeName         = "node"
 )
 
-// without returns the world without some Pods.
-func (w world) without(gone func(*corev1.Pod) bool) world {
-	w.pods = slices.DeleteFunc(slices.Clone(w.pods), gone)
-	return w
+// without returns the fixture without some Pods.
+func (f fixture) without(gone func(*corev1.Pod) bool) fixture {
+	f.pods = slices.DeleteFunc(slices.Clone(f.pods), gone)
+	return f
 }
 
 func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
@@ -64,41 +64,41 @@ type verdicts map[string]answer
 // drainer is one side of the comparison.
 type drainer interface {
 	// ask returns the answer about each Pod, or why the drain stops.
-	ask(w world) (answers verdicts, stopped error)
-	// evictedNow returns the sorted keys of the Pods that are evicted in this round. The world must not stop the drain.
-	evictedNow(w world) []string
+	ask(f fixture) (answers verdicts, stopped error)
+	// evictedNow returns the sorted keys of the Pods that are evicted in this round. The fixture must not stop the drain.
+	evictedNow(f fixture) []string
 	// left returns whether the drain is not done.
-	left(w world) bool
+	left(f fixture) bool
 }
 
 // trace runs a drain to its end. Evicted Pods are deleted in the next round. If no Pod is evicted, the first terminating or completing
 // Pod by name is deleted. Each such deletion shows which Pods it has blocked.
-func trace(d drainer, w world) []event {
+func trace(d drainer, f fixture) []event {
 	var events []event
-	for d.left(w) {
-		evicted := d.evictedNow(w)
+	for d.left(f) {
+		evicted := d.evictedNow(f)
 		if len(evicted) > 0 {
 			events = append(events, event{what: "evicts", pods: evicted})
-			w = w.without(func(pod *corev1.Pod) bool { return slices.Contains(evicted, key(pod)) })
+			f = f.without(func(pod *corev1.Pod) bool { return slices.Contains(evicted, key(pod)) })
 			continue
 		}
-		ends, ok := nextToEnd(d, w)
+		ends, ok := nextToEnd(d, f)
 		if !ok {
 			return append(events, event{what: "is stuck"})
 		}
 		events = append(events, event{what: "waits for the end of", pods: []string{ends}})
-		w = w.without(func(pod *corev1.Pod) bool { return key(pod) == ends })
+		f = f.without(func(pod *corev1.Pod) bool { return key(pod) == ends })
 	}
 	return events
 }
 
-func nextToEnd(d drainer, w world) (string, bool) {
-	answers, stopped := d.ask(w)
+func nextToEnd(d drainer, f fixture) (string, bool) {
+	answers, stopped := d.ask(f)
 	if stopped != nil {
 		return "", false
 	}
 	var candidates []string
-	for _, pod := range w.pods {
+	for _, pod := range f.pods {
 		if answer := answers[key(pod)]; answer == waits || answer == evicts && pod.DeletionTimestamp != nil {
 			candidates = append(candidates, key(pod))
 		}
