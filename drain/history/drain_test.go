@@ -237,3 +237,30 @@ func TestEachReasonHasASpanName(t *testing.T) {
 		g.Expect(partSpans[key]).NotTo(BeEmpty(), key)
 	}
 }
+
+func TestEvacuationWait(t *testing.T) {
+	ordered := func(reason string) metav1.Condition {
+		return metav1.Condition{Type: v1alpha1.EvacuationOrdered, Status: metav1.ConditionFalse, Reason: reason}
+	}
+	for _, tc := range []struct {
+		name, class string
+		condition   metav1.Condition
+		reason      string
+		kind        Kind
+	}{
+		{"a surge", v1alpha1.EvacuatorClassDeployment, metav1.Condition{}, "Surge", KindEvacuator},
+		{"the order of a StatefulSet", v1alpha1.EvacuatorClassStatefulSet, ordered(v1alpha1.ReasonWaitingForReplica), v1alpha1.ReasonWaitingForReplica, KindOrder},
+		{"a reason that another client has written", v1alpha1.EvacuatorClassStatefulSet, ordered("Mine"), WaitEvacuator, KindEvacuator},
+		{"an evacuator that reports no reason", v1alpha1.EvacuatorClassDaemonSet, ordered(v1alpha1.ReasonWaitingForReplica), WaitEvacuator, KindEvacuator},
+		{"an evacuator of another author", "example.com", ordered(v1alpha1.ReasonWaitingForReplica), WaitEvacuator, KindEvacuator},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := &v1alpha1.Evacuation{}
+			e.Status.ActiveEvacuatorClass, e.Status.Conditions = &tc.class, []metav1.Condition{tc.condition}
+			wait := EvacuationWait(e)
+			if wait.Reason != tc.reason || wait.Object != "evacuator "+tc.class || KindOf(wait.Reason) != tc.kind {
+				t.Errorf("got %+v of kind %s", wait, KindOf(wait.Reason))
+			}
+		})
+	}
+}

@@ -99,6 +99,7 @@ func TestGuide(t *testing.T) {
 			sections = append(sections, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
 		}
 	}
+	g.Expect(byReason).To(HaveKey(v1alpha1.ReasonWaitingForReplica), "the reasons of built-in evacuators")
 	for _, known := range byReason {
 		g.Expect(sections).To(ContainElement(known.section))
 	}
