@@ -248,7 +248,7 @@ func TestWithoutConnection(t *testing.T) {
 			g := NewWithT(t)
 			cluster := provisionedCluster()
 			cluster.Status.Initialization.InfrastructureProvisioned = ptr.To(!tc.withoutInfrastructure)
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			policy.Spec.InPlaceUpdates = v1alpha1.InPlaceUpdatesDrain
 			if tc.limited {
 				policy.Spec.MaxParallelDrains = ptr.To(intstr.FromInt32(1))
@@ -410,7 +410,7 @@ func TestUnusedTurnOfADrainInPlace(t *testing.T) {
 	} {
 		t.Run("M92, M122: the drain timeout of a deleted Machine "+name+" does not count from before the deletion", func(t *testing.T) {
 			g := NewWithT(t)
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			machine := deletedMachine()
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Second)))
 			machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}

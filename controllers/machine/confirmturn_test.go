@@ -108,7 +108,7 @@ func TestRequestThatIsCutOff(t *testing.T) {
 					return &url.Error{Op: "Post", URL: "https://workload.example/apis/maintenance.cluster.x-k8s.io/v1alpha1/nodemaintenances", Err: io.EOF}
 				},
 			}).Build()
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy := policyForAll()
 		management, now := managementCluster(machine).WithObjects(policy).Build(), clocktesting.NewFakePassiveClock(start)
 		r := newReconciler(t, management, answersProbes{clustercache.NewFakeClusterCache(remote, clusterKey), now}, now)
 		infrastructureExists(r, machine)
@@ -139,7 +139,7 @@ func TestMachineThatCannotBePatched(t *testing.T) {
 				})
 			}
 			remote := workloadCluster(machine).WithObjects(drainOf(machine, start)).Build()
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			management := managementCluster(machine).WithObjects(policy).
 				WithInterceptorFuncs(interceptor.Funcs{
 					Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {

@@ -59,6 +59,13 @@ func deletedMachine() *clusterv1.Machine {
 	}
 }
 
+// runningMachine is a Machine that is not being deleted, and has no hook.
+func runningMachine() *clusterv1.Machine {
+	m := deletedMachine()
+	m.DeletionTimestamp, m.Finalizers, m.Annotations = nil, nil, map[string]string{}
+	return m
+}
+
 // deletedWorkers returns Machines with these names. The first was deleted ten hours ago, each of the others an hour after the one before.
 func deletedWorkers(now time.Time, names ...string) []*clusterv1.Machine {
 	machines := make([]*clusterv1.Machine, 0, len(names))
@@ -83,9 +90,14 @@ func drainOf(m *clusterv1.Machine, began time.Time) *v1alpha1.NodeMaintenance {
 	return drain
 }
 
-// policyWithLimit returns a policy that selects all Machines.
+// policyForAll returns a policy that selects all Machines.
+func policyForAll() *v1alpha1.MachineDrainPolicy {
+	return &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+}
+
+// policyWithLimit returns a policy that selects all Machines, with this limit.
 func policyWithLimit(maxParallelDrains intstr.IntOrString) *v1alpha1.MachineDrainPolicy {
-	policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+	policy := policyForAll()
 	policy.Spec.MaxParallelDrains = &maxParallelDrains
 	return policy
 }
@@ -139,6 +151,15 @@ func reconcileAt(t *testing.T, r *Reconciler, m *clusterv1.Machine, at time.Time
 	r.Clock.(*clocktesting.FakePassiveClock).SetTime(at)
 	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
 	return err
+}
+
+// reconcileOnce reconciles a Machine, and reads it again.
+func reconcileOnce(t *testing.T, r *Reconciler, m *clusterv1.Machine) {
+	t.Helper()
+	g := NewWithT(t)
+	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(r.Client.Get(t.Context(), client.ObjectKeyFromObject(m), m)).To(Succeed())
 }
 
 // drainingIn returns the NodeMaintenances whose stage is Drain, and the number of all.

@@ -151,11 +151,9 @@ func TestRecordOfHold(t *testing.T) {
 	t.Run("M98, M114: while its policy cannot be decoded, the condition of a Machine names both the hook and the policy, and does not "+
 		"say that no policy selects it", func(t *testing.T) {
 		g := NewWithT(t)
-		r, management, machine, _ := heldFleet(t, "ignored")
+		r, _, machine, _ := heldFleet(t, "ignored")
 		r.Maintenances.Unread = unreadPolicy(t, "a-first")
-		_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		reconcileOnce(t, r, machine)
 		message := conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
 		g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonWaitingForPreDrainHook))
 		g.Expect(message).To(And(ContainSubstring("ignored (owner sre)"), ContainSubstring("MachineDrainPolicy fleet/a-first"),

@@ -48,7 +48,7 @@ func TestAnnotationsThatAreRestored(t *testing.T) {
 			func(t *testing.T) {
 				g, now := NewWithT(t), clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 				cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-				policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+				policy := policyForAll()
 				machine := &clusterv1.Machine{
 					ObjectMeta: metav1.ObjectMeta{
 						Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(template), Labels: map[string]string{clusterv1.ClusterNameLabel: "c"},
@@ -101,9 +101,7 @@ func TestCopiedExcludeAnnotation(t *testing.T) {
 			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(machine, cluster, controlPlaneMachine()).WithStatusSubresource(machine).Build()
 			r := notConnected(t, management, clock.RealClock{})
 			infrastructureExists(r, machine)
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcileOnce(t, r, machine)
 			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]
 			g.Expect(hasHook).NotTo(Equal(tc.released))
 			_, isExcluded := machine.Annotations[clusterv1.ExcludeNodeDrainingAnnotation]
@@ -146,9 +144,7 @@ func TestHookThatTheManagerHasRemoved(t *testing.T) {
 				WithStatusSubresource(machine).Build()
 			remote := workloadCluster().WithObjects(node, drain).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, clusterKey), clock.RealClock{})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcileOnce(t, r, machine)
 			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.want))
 			g.Expect(remote.Get(t.Context(), client.ObjectKeyFromObject(drain), drain)).To(Succeed())
 			g.Expect(drain.Spec.Stage).To(Equal(v1alpha1.StageComplete), "no further Pod is evicted")
@@ -181,9 +177,7 @@ func TestPausedMachineOutsideTheFilter(t *testing.T) {
 			before := machine.ResourceVersion
 			r := notConnected(t, management, clock.RealClock{})
 			r.Filter = "a"
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcileOnce(t, r, machine)
 			g.Expect(machine.ResourceVersion).To(Equal(before))
 		})
 	}
@@ -209,9 +203,7 @@ func TestHandOver(t *testing.T) {
 				r := notConnected(t, management, clock.RealClock{})
 				r.Filter = "a"
 				reconciled := func() (reason, message string) {
-					_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-					g.Expect(err).NotTo(HaveOccurred())
-					g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+					reconcileOnce(t, r, machine)
 					return conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance), conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)
 				}
 				t.Cleanup(func() { removeUnended(client.ObjectKeyFromObject(machine)) })
@@ -279,9 +271,7 @@ func TestExcludeAnnotationsAfterMove(t *testing.T) {
 				r.Maintenances.Unread = unreadPolicy(t, "a")
 			}
 			r.Filter = tc.filter
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcileOnce(t, r, machine)
 			g.Expect(machine.Annotations).NotTo(HaveKey(clusterv1.ExcludeNodeDrainingAnnotation))
 			g.Expect(machine.Annotations).NotTo(HaveKey(clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation))
 			_, hasHook := machine.Annotations[v1alpha1.PreDrainHookAnnotation]

@@ -53,7 +53,7 @@ func TestDrainAfterPause(t *testing.T) {
 		} {
 			t.Run(name+", "+paused, func(t *testing.T) {
 				g, m := NewWithT(t), deletedWorkers(start, "a")[0]
-				policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+				policy := policyForAll()
 				management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
 				r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 				infrastructureExists(r, m)
@@ -351,7 +351,7 @@ func TestWithdrawnDuringPause(t *testing.T) {
 				m.DeletionTimestamp, m.Finalizers = nil, nil
 				m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
 			}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
 			connection := &breaking{ClusterCache: connectedTo(remote, start)}
 			r := newReconciler(t, management, connection, clocktesting.NewFakePassiveClock(start))
@@ -399,7 +399,7 @@ func TestResultAfterPause(t *testing.T) {
 			g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 			m.DeletionTimestamp, m.Finalizers = nil, nil
 			m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
 			r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 			t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
@@ -431,7 +431,7 @@ func TestRuleIsFixedDuringPause(t *testing.T) {
 	t.Run("M163: after a pause, a drain waits until the watch has delivered that an invalid rule was fixed", func(t *testing.T) {
 		start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy := policyForAll()
 		management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).WithStatusSubresource(&v1alpha1.NodeMaintenance{}).Build()
 		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 		infrastructureExists(r, m)

@@ -30,7 +30,7 @@ import (
 func TestPolicyThatTheWatchHasNotDelivered(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	policy := func() *v1alpha1.MachineDrainPolicy {
-		all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		all := policyForAll()
 		all.Spec.Surge = v1alpha1.SurgeAlways
 		all.Spec.ClusterSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"env": "prod"}}
 		return all
@@ -187,7 +187,7 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 	underRule := func(t *testing.T) (r *Reconciler, m *clusterv1.Machine, management client.Client, remote client.WithWatch) {
 		t.Helper()
 		m = deletedWorkers(start, "a")[0]
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy := policyForAll()
 		management, remote = managementCluster(m).WithObjects(policy, rule.DeepCopy()).Build(), workloadCluster(m).Build()
 		r = newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 		infrastructureExists(r, m)
@@ -265,7 +265,7 @@ func TestDrainBeginsWithTheRulesOfTheAPIServer(t *testing.T) {
 	t.Run("M17: a Machine keeps its hook if the watch delivers its policy while the API server is asked", func(t *testing.T) {
 		g, m := NewWithT(t), deletedWorkers(start, "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy := policyForAll()
 		management := managementCluster(m).Build()
 		r := newReconciler(t, management, connectedTo(workloadCluster(m).Build(), start), clocktesting.NewFakePassiveClock(start))
 		g.Expect(reconcileAt(t, r, m, start)).To(Succeed())

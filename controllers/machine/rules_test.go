@@ -75,7 +75,7 @@ func TestReplacedRule(t *testing.T) {
 func TestPolicyThatIsGone(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	policy := func() *v1alpha1.MachineDrainPolicy {
-		all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		all := policyForAll()
 		all.Spec.Surge = v1alpha1.SurgeAlways
 		return all
 	}

@@ -4,14 +4,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -26,26 +22,20 @@ func TestHookWithoutDecision(t *testing.T) {
 		"M98: sets no hook meanwhile":                                    {unread: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-			machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"}, Spec: clusterv1.MachineSpec{ClusterName: "c"}}
+			machine, policy := runningMachine(), policyForAll()
 			if tc.hooked {
 				machinedrain.SetHook(machine)
 			}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
 			if tc.invalid {
 				policy.Spec.MachineSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"a key": "b"}}
 			}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
+			management := managementCluster(machine).WithObjects(policy).Build()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(workloadCluster().Build(), clusterKey), clock.RealClock{})
 			if tc.unread {
 				r.Maintenances.Unread = unreadPolicy(t, "a-first")
 			}
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-			g.Expect(machinedrain.HasHook(machine)).To(Equal(tc.hooked))
+			reconcileOnce(t, r, machine)
+			NewWithT(t).Expect(machinedrain.HasHook(machine)).To(Equal(tc.hooked))
 		})
 	}
 }
@@ -61,30 +51,19 @@ func TestHookOfAMachineWhoseClusterLeavesTheFilter(t *testing.T) {
 		"M104: keeps it otherwise": {label: "ours", keepsHook: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			filter := machinedrain.WatchFilter("ours")
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-				Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{clusterv1.WatchLabel: tc.label},
-			}}
-			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Labels: map[string]string{clusterv1.WatchLabel: "ours"}},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
-			}
+			filter, cluster, machine := machinedrain.WatchFilter("ours"), provisionedCluster(), runningMachine()
+			cluster.Labels, machine.Labels = map[string]string{clusterv1.WatchLabel: tc.label}, map[string]string{clusterv1.WatchLabel: "ours"}
 			filter.SetHook(machine)
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
+			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policyForAll()).WithStatusSubresource(machine).Build()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(workloadCluster().Build(), clusterKey), clock.RealClock{})
 			r.Filter = filter
 			if tc.isStale {
 				live := cluster.DeepCopy()
 				live.Labels[clusterv1.WatchLabel], live.ResourceVersion = "ours", ""
 				r.APIReader = apiServerOf(nil, live, nil)
 			}
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
-			g.Expect(machinedrain.HasHook(machine)).To(Equal(tc.keepsHook))
+			reconcileOnce(t, r, machine)
+			NewWithT(t).Expect(machinedrain.HasHook(machine)).To(Equal(tc.keepsHook))
 		})
 	}
 }

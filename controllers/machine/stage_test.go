@@ -52,13 +52,9 @@ func TestOrphanedWithoutPolicy(t *testing.T) {
 			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{"cluster": "c"}}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m"},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
-				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
-			}
+			machine := runningMachine()
 			if tc.stage != "" {
-				machine.Annotations = map[string]string{v1alpha1.MachineStageAnnotation: tc.stage}
+				machine.Annotations[v1alpha1.MachineStageAnnotation] = tc.stage
 			}
 			left := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: tc.from, Cluster: key, Machine: machine, Node: node})
 			left.Finalizers = nil
@@ -110,18 +106,12 @@ func TestPolicyChangeDuringUpdate(t *testing.T) {
 	} {
 		t.Run("M84: an update in place keeps the maintenance of the Node when the policy "+name, func(t *testing.T) {
 			g, key := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
-			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", UID: "m", Annotations: maps.Clone(tc.annotations)},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
-				Status: clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}, Conditions: []metav1.Condition{{
-					Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained, LastTransitionTime: metav1.Unix(1, 0),
-				}}},
-			}
+			machine, node := runningMachine(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", UID: "1"}}
+			machine.Annotations, machine.Status.Conditions = maps.Clone(tc.annotations), []metav1.Condition{{
+				Type: v1alpha1.MachineNodeMaintenance, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonMachineDrained, LastTransitionTime: metav1.Unix(1, 0),
+			}}
 			m := machinedrain.Maintenance(machinedrain.Request{ManagementCluster: "here", Cluster: key, Machine: machine, Node: node, For: v1alpha1.RequestedForStage})
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine).WithObjects(tc.policies...).WithStatusSubresource(machine).
-				Build()
+			management := managementCluster(machine).WithObjects(tc.policies...).Build()
 			remote := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(node, m).Build()
 			now := time.Now()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clocktesting.NewFakePassiveClock(now))
@@ -158,7 +148,7 @@ func TestPolicyThatIsReplacedDuringUpdate(t *testing.T) {
 			m.DeletionTimestamp, m.Finalizers = nil, nil
 			m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
 			policy := func() *v1alpha1.MachineDrainPolicy {
-				all := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+				all := policyForAll()
 				all.Spec.InPlaceUpdates = tc.action
 				return all
 			}
@@ -232,9 +222,7 @@ func TestStageWithoutPolicy(t *testing.T) {
 			}
 			management := managementCluster(machine).Build()
 			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote.Build(), clusterKey), clock.RealClock{})
-			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(management.Get(t.Context(), client.ObjectKeyFromObject(machine), machine)).To(Succeed())
+			reconcileOnce(t, r, machine)
 			g.Expect(conditions.GetReason(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(v1alpha1.ReasonNotManaged))
 			g.Expect(conditions.GetMessage(machine, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.want))
 		})
@@ -246,7 +234,7 @@ func TestStageWhilePolicyIsReplaced(t *testing.T) {
 		g, start, m := NewWithT(t), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), deletedWorkers(time.Now(), "a")[0]
 		m.DeletionTimestamp, m.Finalizers = nil, nil
 		m.Annotations[v1alpha1.MachineStageAnnotation] = string(v1alpha1.StageDrain)
-		policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+		policy := policyForAll()
 		management, remote := managementCluster(m).WithObjects(policy).Build(), workloadCluster(m).Build()
 		r := newReconciler(t, management, connectedTo(remote, start), clocktesting.NewFakePassiveClock(start))
 		t.Cleanup(func() { r.forget(client.ObjectKeyFromObject(m)) })
@@ -281,7 +269,7 @@ func TestMachineOutsideRollout(t *testing.T) {
 			g := NewWithT(t)
 			machine := deletedMachine()
 			machine.DeletionTimestamp, machine.Labels = nil, tc.labels
-			node, policy := nodeOf(machine), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			node, policy := nodeOf(machine), policyForAll()
 			node.Name = machine.Status.NodeRef.Name
 			cordoned := machinedrain.Maintenance(machinedrain.Request{
 				ManagementCluster: "here", Cluster: clusterKey, Machine: machine, Node: node, Stage: v1alpha1.StageCordon, For: v1alpha1.RequestedForRollout,
@@ -308,7 +296,7 @@ func TestCordonAfterAnnouncement(t *testing.T) {
 			g := NewWithT(t)
 			machine := deletedMachine()
 			machine.DeletionTimestamp, machine.Annotations[v1alpha1.MachineStageAnnotation] = nil, string(v1alpha1.StageCordon)
-			node, policy := nodeOf(machine), &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			node, policy := nodeOf(machine), policyForAll()
 			node.Name = machine.Status.NodeRef.Name
 			policy.Spec.DrainPlanDefaults = tc.announced
 			announced := machinedrain.Maintenance(machinedrain.Request{
@@ -329,18 +317,10 @@ func TestCordonAfterAnnouncement(t *testing.T) {
 func TestMaintenanceWaitsForNode(t *testing.T) {
 	for _, stage := range []v1alpha1.NodeMaintenanceStage{v1alpha1.StageIdle, v1alpha1.StageCordon, v1alpha1.StageDrain} {
 		t.Run("M30: looks for a Node that was deleted and is created again in stage "+string(stage), func(t *testing.T) {
-			g := NewWithT(t)
-			key := types.NamespacedName{Namespace: "fleet", Name: "c"}
-			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-			machine := &clusterv1.Machine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "m", Annotations: map[string]string{v1alpha1.MachineStageAnnotation: string(stage)}},
-				Spec:       clusterv1.MachineSpec{ClusterName: "c"},
-				Status:     clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "node"}},
-			}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
-			management := fake.NewClientBuilder().WithScheme(newScheme()).WithObjects(cluster, machine, policy).WithStatusSubresource(machine).Build()
-			remote := fake.NewClientBuilder().WithScheme(newScheme()).Build()
-			r := newReconciler(t, management, clustercache.NewFakeClusterCache(remote, key), clock.RealClock{})
+			g, machine := NewWithT(t), runningMachine()
+			machine.Annotations[v1alpha1.MachineStageAnnotation] = string(stage)
+			management := managementCluster(machine).WithObjects(policyForAll()).Build()
+			r := newReconciler(t, management, clustercache.NewFakeClusterCache(workloadCluster().Build(), clusterKey), clock.RealClock{})
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(machine)})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.RequeueAfter).To(BeNumerically("~", pollInterval, time.Second))

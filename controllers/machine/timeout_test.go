@@ -323,7 +323,7 @@ func TestTimeoutSetLateWhileAdmissionFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, key, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "c", UID: "c"}}
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			machine := deletedMachine()
 			machine.DeletionTimestamp = new(metav1.NewTime(now.Add(-time.Hour)))
 			machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "c"}

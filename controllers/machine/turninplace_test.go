@@ -262,7 +262,7 @@ func TestRequestThatIsRefused(t *testing.T) {
 			x := deletedWorkers(now, "x")[0]
 			x.DeletionTimestamp, x.Finalizers = nil, nil
 			x.Annotations[v1alpha1.MachineStageAnnotation] = "Drain"
-			policy := &v1alpha1.MachineDrainPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "all"}}
+			policy := policyForAll()
 			management := managementCluster(x).WithObjects(policy).WithInterceptorFuncs(interceptor.Funcs{
 				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
 					return tc.answer
