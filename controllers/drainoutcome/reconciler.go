@@ -30,8 +30,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 )
@@ -166,7 +166,7 @@ func (r *Reconciler) forgetPolicy(policy types.NamespacedName) {
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	policy, now := &v1alpha1.MachineDrainPolicy{}, r.Clock.Now()
 	if err := r.Client.Get(ctx, request.NamespacedName, policy); err != nil {
-		if lookup.DoesNotExist(err) {
+		if answers.DoesNotExist(err) {
 			r.forgetPolicy(request.NamespacedName)
 		}
 		return reconcile.Result{}, errors.Wrapf(client.IgnoreNotFound(err), "getting MachineDrainPolicy %s", request.NamespacedName)
@@ -219,7 +219,7 @@ func (r *Reconciler) store(ctx context.Context, key types.NamespacedName, drains
 		return kept, nil
 	}
 	err := r.Client.Status().Patch(ctx, changed, client.MergeFromWithOptions(policy, client.MergeFromWithOptimisticLock{}))
-	return kept, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", key)
+	return kept, errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the recent drains of MachineDrainPolicy %s", key)
 }
 
 // isLaterReadingOf returns a function that reports whether a drain is the same one, read later: the cache was stale when this one was read.

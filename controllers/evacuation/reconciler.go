@@ -23,9 +23,9 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -184,7 +184,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	} else if exists {
 		return reconcile.Result{RequeueAfter: evacuation.AwaitCollectionFor}, nil
 	}
-	if err := r.store(ctx, s, action, now); workload.IgnoreDoesNotExist(err) != nil {
+	if err := r.store(ctx, s, action, now); answers.IgnoreDoesNotExist(err) != nil {
 		return workload.Result(err)
 	}
 	if s.noNode {
@@ -305,7 +305,7 @@ func (r *Reconciler) livePod(ctx context.Context, s *scope) (*corev1.Pod, error)
 		return nil, err
 	}
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: s.evacuation.Namespace, Name: s.evacuation.Spec.PodRef.Name}
-	if err := live.Get(ctx, key, pod); err != nil && !lookup.DoesNotExist(err) {
+	if err := live.Get(ctx, key, pod); err != nil && !answers.DoesNotExist(err) {
 		return nil, errors.Wrapf(err, "getting Pod %s", key)
 	}
 	if !evacuation.IsOf(s.evacuation, pod) {
@@ -320,7 +320,7 @@ func (r *Reconciler) recordNode(ctx context.Context, s *scope, pod *corev1.Pod) 
 	evacuation.Adopt(changed, pod)
 	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.EvacuationNodeAnnotation, pod.Spec.NodeName)
 	err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the Node of Pod %s on its Evacuation", klog.KObj(pod))
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "recording the Node of Pod %s on its Evacuation", klog.KObj(pod))
 }
 
 // observe watches the Pods of the Node and fills the scope with what is known about the Pod.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -200,7 +201,7 @@ func (v *Evictor) completeEviction(ctx context.Context, p *pass, s *subject, adm
 	live := &policyv1.PodDisruptionBudget{}
 	log, err := ctrl.LoggerFrom(ctx), p.live.Get(ctx, nameOf(admitted.Budget), live)
 	if err != nil || !budgets.New(live).Grants(admitted.Pod, v.Clock.Now()) {
-		if workload.IgnoreDoesNotExist(err) != nil {
+		if answers.IgnoreDoesNotExist(err) != nil {
 			log.Error(err, "Failed to get the PodDisruptionBudget that granted the disruption of the Pod", "PodDisruptionBudget",
 				klog.KRef(admitted.Budget.Namespace(), admitted.Budget.Name()))
 		} else {
@@ -226,7 +227,7 @@ func (v *Evictor) handleResponse(ctx context.Context, p *pass, s *subject, err e
 		return
 	case workload.IsPaused(err):
 		return
-	case workload.IsGone(err):
+	case answers.IsGone(err):
 		evictions.WithLabelValues(resultGone).Inc()
 		backoff := watchLag // until the watch delivers the deletion
 		if reason != eventEvicted {
@@ -270,13 +271,13 @@ func (v *Evictor) recordRefusal(ctx context.Context, p *pass, s *subject, why re
 	latest, _ := p.written.Latest(p.cluster, observed)
 	v.Clusters.Event(p.cluster, s.evacuation, corev1.EventTypeWarning, eventEvictionRefused, why.message)
 	err := p.reportRefusal(ctx, latest, why, now)
-	if workload.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
+	if answers.IsConflict(err) { // the watch lags, and the next attempt may be minutes away
 		live := &v1alpha1.Evacuation{}
 		if err = p.live.Get(ctx, key, live); err == nil && live.UID == s.evacuation.UID {
 			err = p.reportRefusal(ctx, live, why, now)
 		}
 	}
-	if workload.IgnoreDoesNotExist(err) != nil {
+	if answers.IgnoreDoesNotExist(err) != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to count a refused eviction in the status of the Evacuation", "Evacuation", klog.KObj(s.evacuation))
 	}
 }
@@ -308,7 +309,7 @@ func (p *pass) gracePeriod(ctx context.Context, pod *corev1.Pod) (period time.Du
 func (p *pass) refresh(ctx context.Context, budget *budgets.Budget) {
 	live := &policyv1.PodDisruptionBudget{}
 	if err := p.live.Get(ctx, nameOf(budget), live); err != nil {
-		if workload.IgnoreDoesNotExist(err) != nil {
+		if answers.IgnoreDoesNotExist(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to get PodDisruptionBudget", "PodDisruptionBudget", klog.KRef(budget.Namespace(), budget.Name()))
 		}
 		return

@@ -24,12 +24,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -426,9 +426,9 @@ func (p *pass) report(ctx context.Context, waiting []budgets.Waiting) {
 			defer cancel()
 			err := p.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.evacuation, client.MergeFromWithOptimisticLock{}))
 			switch {
-			case lookup.DoesNotExist(err):
+			case answers.DoesNotExist(err):
 				return nil
-			case workload.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
+			case answers.IsConflict(err): // not counted: a long backoff would also delay the report after the watch has delivered the change
 				p.state.reports.backOff(each.Pod.UID, p.clock.Now().Add(reportBackoff(1)))
 				return errors.Wrapf(err, "patching the status of Evacuation %s", klog.KObj(changed))
 			case err != nil:

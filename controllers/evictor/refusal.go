@@ -14,9 +14,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // What the API server says in the messages of responses that have no separate code, reason or type of cause. The integration tests compare
@@ -43,7 +42,7 @@ type refusal struct {
 // classify returns why the API server has refused an eviction. It returns answered = false if the API server could not be reached or has
 // rejected our credentials.
 func classify(err error) (why refusal, answered bool) {
-	response, responded := workload.ResponseOf(err)
+	response, responded := answers.ResponseOf(err)
 	if why = ofAdmission(err, response); why.reason == "" { // it comes first: what it decides may have any code and reason
 		why = ofServer(err, response, responded)
 	}
@@ -56,11 +55,11 @@ func classify(err error) (why refusal, answered bool) {
 // ofAdmission returns which part of admission has given the response, and an empty refusal if none has.
 func ofAdmission(err error, response metav1.Status) refusal {
 	switch said := err.Error(); {
-	case lookup.IsDeniedByWebhook(err):
+	case answers.IsDeniedByWebhook(err):
 		return refusal{reason: v1alpha1.ReasonWebhookRefused, message: "An admission webhook refused the eviction: " + said}
-	case workload.IsDeniedByPolicy(err):
+	case answers.IsDeniedByPolicy(err):
 		return refusal{reason: v1alpha1.ReasonAdmissionPolicyRefused, message: "An admission policy refused the eviction: " + said}
-	case workload.CauseWith(response, cannotCallWebhook) != "":
+	case answers.CauseWith(response, cannotCallWebhook) != "":
 		return refusal{reason: v1alpha1.ReasonAdmissionFailed, message: "The API server could not call an admission webhook: " + said}
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return refusal{reason: v1alpha1.ReasonNamespaceTerminating, message: "The namespace is being deleted: " + said}
@@ -78,7 +77,7 @@ func ofServer(err error, response metav1.Status, responded bool) refusal {
 		return refusal{reason: v1alpha1.ReasonNoResponse, message: message}
 	case !responded || apierrors.IsUnauthorized(err):
 		return refusal{}
-	case lookup.NotServed(err):
+	case answers.NotServed(err):
 		return refusal{reason: string(budgets.EvictionNotServed), message: budgets.NotServed + ": " + said}
 	case apierrors.IsForbidden(err) && strings.Contains(said, notAuthorized):
 		return refusal{reason: v1alpha1.ReasonEvictionForbidden, message: "The manager is not allowed to evict the Pod: " + said}
@@ -89,7 +88,7 @@ func ofServer(err error, response metav1.Status, responded bool) refusal {
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		return refusal{reason: v1alpha1.ReasonAPIServerBusy, message: "The API server does not process the eviction now: " + unstructured(response)}
-	case workload.IsAdmission(err):
+	case answers.IsAdmission(err):
 		return refusal{reason: v1alpha1.ReasonAdmissionRefused, message: "Admission refused the eviction: " + said}
 	default:
 		return refusal{reason: v1alpha1.ReasonEvictionRefused, message: "The API server refused the eviction: " + said}
@@ -100,7 +99,7 @@ func ofServer(err error, response metav1.Status, responded bool) refusal {
 func ofBudget(err error, response metav1.Status) refusal {
 	about := aboutBudget(response)
 	switch said := err.Error(); {
-	case workload.IsBudgetConflict(err):
+	case answers.IsBudgetConflict(err):
 		return refusal{reason: v1alpha1.ReasonDisruptionBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + said}
 	case strings.HasSuffix(about, stillProcessed):
 		return refusal{reason: v1alpha1.ReasonDisruptionBudgetUpdating, message: "The PodDisruptionBudget is being updated: " + about}
@@ -120,7 +119,7 @@ func isTimeout(err error) bool {
 
 // aboutBudget returns what the response says about a PodDisruptionBudget, "" if it says nothing.
 func aboutBudget(response metav1.Status) string {
-	for _, cause := range workload.CausesOf(response) {
+	for _, cause := range answers.CausesOf(response) {
 		if cause.Type == policyv1.DisruptionBudgetCause {
 			return cmp.Or(cause.Message, response.Message)
 		}
@@ -133,7 +132,7 @@ func aboutBudget(response metav1.Status) string {
 
 // unstructured returns the text of a response that is no object of Kubernetes, or otherwise its message.
 func unstructured(response metav1.Status) string {
-	for _, cause := range workload.CausesOf(response) {
+	for _, cause := range answers.CausesOf(response) {
 		if cause.Type == metav1.CauseTypeUnexpectedServerResponse && cause.Message != "" {
 			return cause.Message
 		}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // recorded are responses of a real API server. An integration test compares them with those of the API server that it starts, and writes
@@ -80,7 +80,7 @@ func TestRecordedRefusals(t *testing.T) {
 		t.Run("E64: "+what, func(t *testing.T) {
 			response, found := responses[what]
 			got, answered := classify(&apierrors.StatusError{ErrStatus: response})
-			if workload.IsGone(&apierrors.StatusError{ErrStatus: response}) {
+			if answers.IsGone(&apierrors.StatusError{ErrStatus: response}) {
 				t.Error("the Pod counts as deleted")
 			}
 			if !found || !answered || got.reason != want.reason || !strings.HasPrefix(got.message, want.message) || got.retryAfter != want.retryAfter {

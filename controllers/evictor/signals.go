@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/signals"
 )
@@ -252,7 +253,7 @@ func (v *Evictor) signal(ctx context.Context, p *pass, index *budgets.Index, pod
 		_, seconds := p.gracePeriod(ctx, s.pod)
 		err = v.Clusters.Evict(ctx, p.cluster, s.pod, seconds)
 	}
-	if workload.IsPaused(err) || workload.IsGone(err) {
+	if workload.IsPaused(err) || answers.IsGone(err) {
 		v.handleResponse(ctx, p, s, err, eventEvicted)
 		return
 	}
@@ -295,7 +296,7 @@ func (p *pass) isStillRefused(ctx context.Context, index *budgets.Index, pod bud
 	for _, budget := range covering[:min(2, len(covering))] {
 		pdb := &policyv1.PodDisruptionBudget{}
 		if err := p.live.Get(ctx, nameOf(budget), pdb); err != nil {
-			if workload.IgnoreDoesNotExist(err) != nil {
+			if answers.IgnoreDoesNotExist(err) != nil {
 				ctrl.LoggerFrom(ctx).Error(err, "Failed to get PodDisruptionBudget", "PodDisruptionBudget", klog.KRef(budget.Namespace(), budget.Name()))
 			}
 			return false

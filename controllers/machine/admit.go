@@ -16,8 +16,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -177,7 +177,7 @@ func (r *Reconciler) referenced(ctx context.Context, by client.Object, ref clust
 	}
 	var facts referenced
 	switch object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, by.GetNamespace()); {
-	case lookup.DoesNotExist(err):
+	case answers.DoesNotExist(err):
 		facts.missing = true
 	case err != nil:
 		facts.failure = errors.Wrapf(err, "getting %s %s", ref.Kind, ref.Name)

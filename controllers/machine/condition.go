@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -96,7 +97,7 @@ func (r *Reconciler) setCondition(ctx context.Context, s *scope, wanted metav1.C
 		return nil
 	}
 	_, err := r.applyCondition(ctx, s, wanted, "")
-	if workload.IsConflict(err) { // another Machine has the name
+	if answers.IsConflict(err) { // another Machine has the name
 		return nil
 	}
 	return err
@@ -125,7 +126,7 @@ func (r *Reconciler) applyCondition(ctx context.Context, s *scope, wanted metav1
 		r.conditions.Record(client.ObjectKeyFromObject(machine), s.now)
 	}
 	err := r.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner(fieldManager), client.ForceOwnership)
-	err = errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
+	err = errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting condition %s of Machine %s", v1alpha1.MachineNodeMaintenance, klog.KObj(machine))
 	return applied.GetResourceVersion(), err
 }
 

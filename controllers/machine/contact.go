@@ -16,6 +16,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -49,11 +50,11 @@ func waitingForCluster(state clustercache.HealthCheckingState) outcome {
 // A request without an answer is retried after contactRetry instead of with the backoff of errors, unless it has failed, see
 // machinedrain.Unanswered. An answer that is an error is returned.
 func (r *Reconciler) unreachable(ctx context.Context, s *scope, err error) (outcome, error) {
-	if workload.KindNotServed(err) {
+	if answers.KindNotServed(err) {
 		r.Clusters.RequestCheck(s.clusterKey())
 	}
 	connected := !workload.IsNotConnected(err)
-	if connected && !workload.IsUnanswered(err) {
+	if connected && !answers.IsUnanswered(err) {
 		return outcome{}, err
 	}
 	state := r.Clusters.HealthState(ctx, s.clusterKey())

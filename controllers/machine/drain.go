@@ -14,7 +14,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -254,7 +254,7 @@ func (r *Reconciler) apply(ctx context.Context, s *scope, desired *v1alpha1.Node
 		delete(desired.Annotations, v1alpha1.DrainStartedAnnotation)
 	}
 	applied, err := machinemaintenance.Apply(ctx, s.client, present, desired)
-	if lookup.AlreadyExists(err) || lookup.DoesNotExist(err) { // the cache is stale, or another author has just created it
+	if answers.AlreadyExists(err) || answers.DoesNotExist(err) { // the cache is stale, or another author has just created it
 		return outcome{
 			action: wait, blind: true, reason: v1alpha1.ReasonMachineDraining, message: "Waiting for NodeMaintenance " + desired.Name + " to be observed",
 			at: s.now.Add(createRetry),

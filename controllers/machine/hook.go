@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -43,7 +44,7 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 		return r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{}))
 	})
 	if err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "%s of Machine %s", doing, klog.KObj(s.machine))
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "%s of Machine %s", doing, klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil
@@ -54,7 +55,7 @@ func (r *Reconciler) patchMachine(ctx context.Context, s *scope, doing string, c
 // version of the cache is outdated each time.
 func (r *Reconciler) withoutLag(ctx context.Context, s *scope, write func() error) error {
 	err := write()
-	if !workload.IsConflict(err) {
+	if !answers.IsConflict(err) {
 		return err
 	}
 	live, readErr := r.liveMachine(ctx, s)
@@ -229,7 +230,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, result outcome) (rec
 func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) error {
 	resourceVersion, err := r.reportResult(ctx, s, result)
 	switch {
-	case workload.IsConflict(err):
+	case answers.IsConflict(err):
 		return err
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to report the result of the drain") // the Machine is released nevertheless
@@ -245,7 +246,7 @@ func (r *Reconciler) removeHook(ctx context.Context, s *scope, result outcome) e
 	before.UID = "" // so that the patch has the UID, and fails for another Machine with the name
 	before.ResourceVersion = resourceVersion
 	err = r.Client.Patch(ctx, changed, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "removing the hook of Machine %s", klog.KObj(s.machine))
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "removing the hook of Machine %s", klog.KObj(s.machine))
 }
 
 // reconcileWithoutHook completes the NodeMaintenance of a deleted Machine whose drain does not continue: another actor has removed the

@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
@@ -418,7 +418,7 @@ func TestConditionThatAWebhookDenies(t *testing.T) {
 			})
 			r := &Reconciler{Client: management, Clock: clock.RealClock{}}
 			err := r.setCondition(t.Context(), &scope{machine: deletedMachine()}, waitingCondition(v1alpha1.ReasonMachineDraining, "Draining"))
-			NewWithT(t).Expect(err != nil).To(Equal(lookup.IsDeniedByWebhook(answer)), "%v", err)
+			NewWithT(t).Expect(err != nil).To(Equal(answers.IsDeniedByWebhook(answer)), "%v", err)
 		})
 	}
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -137,7 +138,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	switch {
 	case machinedrain.IsDraining(s.machine):
 		result, err = r.reportFailure(ctx, s, result, err)
-	case err != nil && !workload.IsConflict(err):
+	case err != nil && !answers.IsConflict(err):
 		r.requested.Delete(request.NamespacedName) // no Machine waits for a drain that cannot be requested
 	}
 	if !s.blind && err == nil { // a failure says nothing about the drain

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -114,7 +114,7 @@ func (r *Reconciler) storedSettings(ctx context.Context, namespace string) (sett
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		err := r.APIReader.List(ctx, list, client.InNamespace(namespace))
-		if kind.Kind == policyKind && (lookup.NotServed(err) || meta.IsNoMatchError(err)) {
+		if kind.Kind == policyKind && (answers.NotServed(err) || meta.IsNoMatchError(err)) {
 			continue
 		}
 		if err != nil {

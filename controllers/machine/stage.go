@@ -19,6 +19,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -414,7 +415,7 @@ func (r *Reconciler) withdraw(ctx context.Context, s *scope) error {
 	machinedrain.EndDrain(changed)
 	r.requested.Delete(client.ObjectKeyFromObject(changed)) // the patch wakes those that wait for turns
 	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(s.machine, client.MergeFromWithOptimisticLock{})); err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "withdrawing the drain of Machine %s", klog.KObj(s.machine))
 	}
 	s.machine = changed
 	return nil

@@ -11,7 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
@@ -62,11 +62,11 @@ func (r *Reconciler) recordClock(ctx context.Context, s *scope) error {
 		return errors.Wrapf(errRestored, "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	err := r.Client.Patch(ctx, changed, client.MergeFrom(s.machine))
-	if err == nil || workload.IsUnanswered(err) { // without an answer, the API server may have the record in a moment
+	if err == nil || answers.IsUnanswered(err) { // without an answer, the API server may have the record in a moment
 		r.turnRecorded(s)
 	}
 	if err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "recording the clock of the drain on Machine %s", klog.KObj(s.machine))
 	}
 	r.records.Record(client.ObjectKeyFromObject(s.machine), s.now) // not one that the API server refuses: it is reported
 	s.machine = changed

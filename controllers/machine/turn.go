@@ -17,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -317,7 +318,7 @@ func (r *Reconciler) contenders(ctx context.Context, s *scope, all []clusterv1.M
 			}
 		}
 		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
-			return observed, errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", name)
+			return observed, errors.Wrapf(answers.IgnoreDoesNotExist(err), "getting Node %s", name)
 		}
 		if observed.Node, err = counts(node); err != nil {
 			return observed, err

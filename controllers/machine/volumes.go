@@ -19,7 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -233,7 +233,7 @@ func read(ctx context.Context, live client.Reader, missing volumes.Missing, fact
 
 func readOne(ctx context.Context, live client.Reader, key types.NamespacedName, object client.Object) (found bool, _ error) {
 	err := live.Get(ctx, key, object)
-	if lookup.DoesNotExist(err) {
+	if answers.DoesNotExist(err) {
 		return false, nil
 	}
 	return err == nil, errors.Wrapf(err, "getting %T %s", object, key)

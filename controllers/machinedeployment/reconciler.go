@@ -26,6 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rollout"
 )
@@ -70,7 +71,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx, "Cluster", klog.KRef(request.Namespace, s.deployment.Spec.ClusterName)))
 	if err := r.observe(ctx, s); err != nil {
-		return workload.Result(workload.IgnoreDoesNotExist(err)) // without the Cluster, nothing is to be done
+		return workload.Result(answers.IgnoreDoesNotExist(err)) // without the Cluster, nothing is to be done
 	}
 	if machinedrain.IsClusterPaused(s.cluster) {
 		return reconcile.Result{}, nil
@@ -159,7 +160,7 @@ func (r *Reconciler) applyAll(ctx context.Context, s *scope, stages map[string]v
 	for i := range s.machines {
 		began := r.Clock.Now()
 		err := r.apply(ctx, s, &s.machines[i], stages[s.machines[i].Name])
-		if workload.IsNotConnected(err) || workload.IsUnanswered(err) && !r.answersSince(ctx, s, began) {
+		if workload.IsNotConnected(err) || answers.IsUnanswered(err) && !r.answersSince(ctx, s, began) {
 			return err
 		}
 		failed = cmp.Or(failed, err)

@@ -32,6 +32,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -163,7 +164,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return result, nil
 	}
 	if err := r.Client.Status().Patch(ctx, changed, client.MergeFrom(policy)); err != nil {
-		return result, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
+		return result, errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the status of MachineDrainPolicy %s", request.NamespacedName)
 	}
 	before, after := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid),
 		meta.FindStatusCondition(changed.Status.Conditions, v1alpha1.MachineDrainPolicySelectorsValid)

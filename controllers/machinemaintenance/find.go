@@ -14,7 +14,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -26,7 +26,7 @@ func Find(ctx context.Context, remote client.Reader, cluster types.NamespacedNam
 	}
 	node := &corev1.Node{}
 	switch err := remote.Get(ctx, types.NamespacedName{Name: machine.Status.NodeRef.Name}, node); {
-	case lookup.DoesNotExist(err):
+	case answers.DoesNotExist(err):
 		return machinedrain.Found{}, nil, nil
 	case err != nil:
 		return machinedrain.Found{}, nil, errors.Wrapf(err, "getting Node %s", machine.Status.NodeRef.Name)
@@ -56,7 +56,7 @@ func find(ctx context.Context, remote client.Reader, id machinedrain.Identity) (
 	for _, name := range id.Names() {
 		m := &v1alpha1.NodeMaintenance{}
 		switch err := remote.Get(ctx, types.NamespacedName{Name: name}, m); {
-		case workload.IgnoreDoesNotExist(err) != nil:
+		case answers.IgnoreDoesNotExist(err) != nil:
 			return machinedrain.Found{}, errors.Wrapf(err, "getting NodeMaintenance %s", name)
 		case err == nil:
 			named[name] = m
@@ -103,7 +103,7 @@ func (q *Requester) List(ctx context.Context, remote client.Client, cluster type
 			if name == "" {
 				continue
 			}
-			if err := remote.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); workload.IgnoreDoesNotExist(err) != nil {
+			if err := remote.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); answers.IgnoreDoesNotExist(err) != nil {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
 			}
 			if id := (machinedrain.Identity{Cluster: cluster, Machine: &of[i], Node: node}); present[key] == nil && id.Is(m) {

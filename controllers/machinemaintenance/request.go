@@ -13,8 +13,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -144,7 +143,7 @@ func (q *Requester) Ensure(ctx context.Context, remote client.Client, r Request)
 			"namesTaken", found.Taken)
 	}
 	kept, err = Apply(ctx, remote, present, desired)
-	if lookup.AlreadyExists(err) { // its event triggers another reconciliation
+	if answers.AlreadyExists(err) { // its event triggers another reconciliation
 		err = nil
 	}
 	return kept, nil, err
@@ -158,10 +157,10 @@ func CompleteAndDelete(ctx context.Context, remote client.Client, m *v1alpha1.No
 		return err
 	}
 	err := remote.Delete(ctx, m, client.Preconditions{UID: &m.UID})
-	if workload.IsConflict(err) { // another NodeMaintenance has the name
+	if answers.IsConflict(err) { // another NodeMaintenance has the name
 		return nil
 	}
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "deleting NodeMaintenance %s", m.Name)
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "deleting NodeMaintenance %s", m.Name)
 }
 
 // Complete sets the NodeMaintenance of a Machine to stage Complete.
@@ -173,5 +172,5 @@ func Complete(ctx context.Context, remote client.Client, m *v1alpha1.NodeMainten
 	completed := m.DeepCopy()
 	machinedrain.Complete(completed, managementCluster)
 	err := remote.Patch(ctx, completed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "completing NodeMaintenance %s", m.Name)
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "completing NodeMaintenance %s", m.Name)
 }

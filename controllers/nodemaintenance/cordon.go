@@ -20,6 +20,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -99,7 +100,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Nod
 		return known, err
 	}
 	cordoned, err := r.patchCordon(ctx, s, r.latest(s, cached))
-	if !workload.IsConflict(err) {
+	if !answers.IsConflict(err) {
 		return cordoned, err
 	}
 	uncached, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
@@ -117,7 +118,7 @@ func (r *Reconciler) cordonNode(ctx context.Context, s *scope, known *corev1.Nod
 func getSame(ctx context.Context, reader client.Reader, known *corev1.Node) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(known), node); err != nil || node.UID != known.UID {
-		return nil, errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", known.Name)
+		return nil, errors.Wrapf(answers.IgnoreDoesNotExist(err), "getting Node %s", known.Name)
 	}
 	return node, nil
 }
@@ -137,7 +138,7 @@ func (r *Reconciler) patchCordon(ctx context.Context, s *scope, node *corev1.Nod
 		}
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return node, errors.Wrapf(workload.IgnoreDoesNotExist(err), "cordoning Node %s", node.Name)
+		return node, errors.Wrapf(answers.IgnoreDoesNotExist(err), "cordoning Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Cordoned Node", "Node", klog.KObj(node), "again", uncordoned)
@@ -155,7 +156,7 @@ func (r *Reconciler) uncordonedBy(ctx context.Context, s *scope, node *corev1.No
 		return "", err
 	}
 	current := &corev1.Node{}
-	if err := uncached.Get(ctx, client.ObjectKeyFromObject(node), current); workload.IgnoreDoesNotExist(err) != nil {
+	if err := uncached.Get(ctx, client.ObjectKeyFromObject(node), current); answers.IgnoreDoesNotExist(err) != nil {
 		return "", errors.Wrapf(err, "getting Node %s", node.Name)
 	}
 	if name := cordon.UncordonedBy(current.ManagedFields, fieldManager); name != "" {

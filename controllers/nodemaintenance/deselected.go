@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
@@ -80,7 +80,7 @@ func deselectedNodes(ctx context.Context, s *scope) ([]*corev1.Node, error) {
 			continue
 		}
 		node := &corev1.Node{}
-		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); workload.IgnoreDoesNotExist(err) != nil {
+		if err := s.client.Get(ctx, types.NamespacedName{Name: name}, node); answers.IgnoreDoesNotExist(err) != nil {
 			return nil, errors.Wrapf(err, "getting Node %s", name)
 		} else if err == nil && nodeselection.CouldSelect(s.maintenance, node) {
 			deselected = append(deselected, node)
@@ -106,7 +106,7 @@ func (r *Reconciler) listNodes(ctx context.Context, s *scope) (bool, error) {
 	}
 	slices.SortFunc(changed.Status.NodeStatuses, func(a, b v1alpha1.NodeMaintenanceNodeStatus) int { return cmp.Compare(a.NodeRef.Name, b.NodeRef.Name) })
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "listing the selected Nodes in the status of NodeMaintenance %s", s.maintenance.Name)
+		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "listing the selected Nodes in the status of NodeMaintenance %s", s.maintenance.Name)
 	}
 	s.before = changed
 	s.maintenance.Status.NodeStatuses, s.maintenance.ResourceVersion = slices.Clone(changed.Status.NodeStatuses), changed.ResourceVersion

@@ -20,10 +20,10 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
@@ -267,7 +267,7 @@ func (r *Reconciler) evacuationWrite(ctx context.Context, s *scope, pod drainedP
 func (r *Reconciler) requestExisting(ctx context.Context, s *scope, pod drainedPod) error {
 	err := r.setInstigator(ctx, s, pod.evacuation, evacuation.Request)
 	switch {
-	case workload.IsAnswer(err):
+	case answers.IsAnswer(err):
 		r.recordRefused(ctx, s, pod.object, err)
 		return nil
 	case err != nil:
@@ -306,7 +306,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 		evacuation.RequestByAnnotation(e)
 	}
 	err := s.client.Create(ctx, e)
-	if lookup.AlreadyExists(err) {
+	if answers.AlreadyExists(err) {
 		err = r.notDecodable(ctx, s, e)
 	}
 	if err != nil {
@@ -315,7 +315,7 @@ func (r *Reconciler) create(ctx context.Context, s *scope, pod drainedPod, after
 			r.created.recordRefused(s.request, pod.object.UID, errors.Cause(err), r.Clock.Now())
 			return nil
 		}
-		if !workload.IsAnswer(err) && !setaside.Is(err) {
+		if !answers.IsAnswer(err) && !setaside.Is(err) {
 			r.created.recordUnanswered(s.request, e, errors.Cause(err), r.Clock.Now())
 			return errors.Wrapf(err, "creating the Evacuation of Pod %s", klog.KObj(pod.object))
 		}
@@ -354,7 +354,7 @@ func (r *Reconciler) reportInvalid(s *scope, pod *corev1.Pod, problems []evacuat
 // server.
 func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Evacuation, change func(*v1alpha1.Evacuation)) error {
 	err := setInstigator(ctx, s.client, e, change)
-	if !workload.IsConflict(err) {
+	if !answers.IsConflict(err) {
 		return err
 	}
 	live, err := r.Clusters.UncachedClient(ctx, s.request.Cluster)
@@ -363,7 +363,7 @@ func (r *Reconciler) setInstigator(ctx context.Context, s *scope, e *v1alpha1.Ev
 	}
 	current := &v1alpha1.Evacuation{}
 	if err := live.Get(ctx, client.ObjectKeyFromObject(e), current); err != nil || current.UID != e.UID {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Evacuation %s", klog.KObj(e))
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "getting Evacuation %s", klog.KObj(e))
 	}
 	return setInstigator(ctx, s.client, current, change)
 }
@@ -376,7 +376,7 @@ func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation,
 		return nil
 	}
 	err := workload.PatchFinalizers(ctx, c, e, changed)
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the instigator of Evacuation %s", klog.KObj(e))
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting the instigator of Evacuation %s", klog.KObj(e))
 }
 
 // evacuationsOn lists the Evacuations of a Node's Pods.

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -106,7 +106,7 @@ func patchConditions(ctx context.Context, c client.Client, node *corev1.Node, se
 	}
 	patched := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	if err := c.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return nil, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the conditions of Node %s", node.Name)
+		return nil, errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the conditions of Node %s", node.Name)
 	}
 	return patched, nil
 }

@@ -21,8 +21,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodecondition"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -105,7 +105,7 @@ func selectedNodes(ctx context.Context, reader client.Reader, m *v1alpha1.NodeMa
 	if names, byName := nodeselection.Names(m); byName {
 		for _, name := range names {
 			node := &corev1.Node{}
-			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !lookup.DoesNotExist(err) {
+			if err := reader.Get(ctx, types.NamespacedName{Name: name}, node); err != nil && !answers.DoesNotExist(err) {
 				return nil, errors.Wrapf(err, "getting Node %s", name)
 			} else if err == nil && nodeselection.CouldSelect(m, node) {
 				nodes = append(nodes, node)
@@ -218,7 +218,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 		return nil
 	}
 	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)
 	ctrl.LoggerFrom(ctx).Info("Restored Node", "Node", klog.KObj(node), "unschedulable", changed.Spec.Unschedulable)

@@ -31,6 +31,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/writelimit"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
@@ -301,7 +302,7 @@ func recordStage(ctx context.Context, s *scope) error {
 	changed := s.before.DeepCopy()
 	startStages(changed, s.now)
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "recording the stage of NodeMaintenance %s", s.maintenance.Name)
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "recording the stage of NodeMaintenance %s", s.maintenance.Name)
 	}
 	s.before, s.maintenance = changed, changed.DeepCopy()
 	return nil
@@ -351,7 +352,7 @@ func (r *Reconciler) patchMetadata(ctx context.Context, s *scope, doing string) 
 	original.Status = s.maintenance.Status
 	changed := s.maintenance.DeepCopy()
 	if err := s.client.Patch(ctx, changed, client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "%s NodeMaintenance %s", doing, s.maintenance.Name)
+		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "%s NodeMaintenance %s", doing, s.maintenance.Name)
 	}
 	status := s.maintenance.Status
 	s.before = changed.DeepCopy()

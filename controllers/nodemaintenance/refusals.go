@@ -17,8 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -33,7 +32,7 @@ type refusals struct {
 // collect records an error that concerns only this write, see isOfWrite, and returns nil. It returns other errors, and conflicts, after
 // which the next reconciliation reads the object again. doing describes the write, for example "restore Node one".
 func (s *scope) collect(ctx context.Context, doing string, err error) error {
-	if workload.IsConflict(err) {
+	if answers.IsConflict(err) {
 		return err
 	}
 	return s.collectRepeated(ctx, doing, err)
@@ -42,7 +41,7 @@ func (s *scope) collect(ctx context.Context, doing string, err error) error {
 // isOfWrite reports whether an error is the API server's answer to one particular write, or says that there was no answer in time: a
 // webhook may hang for some objects only. So the error says nothing about other writes.
 func isOfWrite(err error) bool {
-	return workload.IsAnswer(err) || workload.IsUnanswered(err) ||
+	return answers.IsAnswer(err) || answers.IsUnanswered(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
 }
 
@@ -92,7 +91,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	changed := s.before.DeepCopy() // without progress that report has not stored
 	changed.Status.Conditions = s.maintenance.Status.Conditions
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(s.before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
+		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", s.maintenance.Name)
 	}
 	r.statuses.Record(s.request, s.now)
 	if message != "" {
@@ -105,7 +104,7 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 // areOverload reports whether all writes were refused because the API server is overloaded or not ready, and not by a webhook.
 func (r *refusals) areOverload() bool {
 	for _, err := range r.byWhat {
-		if lookup.IsDeniedByWebhook(err) || !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) {
+		if answers.IsDeniedByWebhook(err) || !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) {
 			return false
 		}
 	}

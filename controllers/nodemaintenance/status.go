@@ -20,6 +20,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -66,7 +67,7 @@ func (r *Reconciler) report(ctx context.Context, s *scope) (bool, error) {
 	base := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: before.ObjectMeta, Status: before.Status} // the spec is large, and is not patched
 	changed := &v1alpha1.NodeMaintenance{TypeMeta: before.TypeMeta, ObjectMeta: *before.ObjectMeta.DeepCopy(), Status: m.Status}
 	if err := s.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
-		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", m.Name)
+		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the status of NodeMaintenance %s", m.Name)
 	}
 	r.statuses.Record(s.request, s.now)
 	r.recordEvents(ctx, s)

@@ -23,6 +23,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -233,7 +234,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		cordon.Restore(changed)
 		cordon.Include(changed)
 		err := workload.PatchNode(ctx, c, node, changed)
-		first = errors.Wrapf(workload.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
+		first = errors.Wrapf(answers.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
 	}
 	if len(left.Conditions) > 0 {
 		_, err := patchConditions(ctx, c, node, nil, left.Conditions)

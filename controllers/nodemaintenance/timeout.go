@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -194,7 +194,7 @@ func shortage(drain *draintimeout.Drain, node *corev1.Node, pod drainedPod) stri
 func (r *Reconciler) deletePod(ctx context.Context, s *scope, pod *corev1.Pod, gracePeriodSeconds *int64) error {
 	options := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: gracePeriodSeconds}
 	if err := s.client.Delete(ctx, pod.DeepCopy(), options); err != nil {
-		return errors.Wrapf(workload.IgnoreDoesNotExist(err), "deleting Pod %s", klog.KObj(pod))
+		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "deleting Pod %s", klog.KObj(pod))
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted Pod before the drain timeout", "Pod", klog.KObj(pod))
 	r.Clusters.Event(s.request.Cluster, pod, corev1.EventTypeWarning, eventDeletedAtTimeout,

@@ -19,8 +19,8 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
 )
@@ -48,7 +48,7 @@ func (r *Reconciler) withdrawFromDeletedNodes(ctx context.Context, s *scope) (bo
 	var deleted []*corev1.Node
 	for _, name := range names {
 		switch err := s.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{}); {
-		case lookup.DoesNotExist(err):
+		case answers.DoesNotExist(err):
 			deleted = append(deleted, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		case err != nil:
 			return false, errors.Wrapf(err, "getting Node %s, which may be deleted", name)
@@ -149,7 +149,7 @@ func (r *Reconciler) withdrawUnobserved(ctx context.Context, s *scope, sent *v1a
 	}
 	e := &v1alpha1.Evacuation{}
 	switch err := live.Get(ctx, client.ObjectKeyFromObject(sent), e); {
-	case workload.IgnoreDoesNotExist(err) != nil:
+	case answers.IgnoreDoesNotExist(err) != nil:
 		return false, errors.Wrapf(err, "getting Evacuation %s", klog.KObj(sent))
 	case err == nil:
 		if hangs, err := r.withdrawUnwanted(ctx, s, e); err != nil || s.refusals.has(withdrawing(e)) {
@@ -183,7 +183,7 @@ const hangTime = 2 * time.Second
 // one, which has failed: it got no answer, or the API server has waited for the webhook's own timeout. Other refusals do not count, so that
 // an Evacuation that a webhook refuses does not delay the others.
 func isHanging(err error, took time.Duration) bool {
-	return !workload.IsAnswer(err) || apierrors.IsInternalError(err) && took >= hangTime
+	return !answers.IsAnswer(err) || apierrors.IsInternalError(err) && took >= hangTime
 }
 
 // withdrawFrom withdraws from an Evacuation during a drain. It also collects a conflict that lasts because another actor changes the

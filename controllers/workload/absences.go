@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
@@ -101,7 +102,7 @@ func daemonSetReader(from metadata.Interface) func(context.Context, types.Namesp
 	return func(ctx context.Context, key types.NamespacedName) (types.UID, error) {
 		found, err := daemonSets.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		switch {
-		case lookup.DoesNotExist(err):
+		case answers.DoesNotExist(err):
 			return "", nil
 		case err != nil:
 			return "", errors.Wrapf(err, "getting DaemonSet %s", key)

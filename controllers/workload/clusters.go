@@ -3,17 +3,13 @@ package workload
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/pkg/errors"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -88,32 +84,6 @@ func NewClusters(management client.Reader, cache clustercache.ClusterCache, sche
 // IsNotConnected reports whether err means that there is no connection to the workload cluster.
 func IsNotConnected(err error) bool {
 	return errors.Is(err, clustercache.ErrClusterNotConnected)
-}
-
-// IsUnanswered reports whether a request failed without an answer of the API server: the connection failed, the answer took too long, or
-// something else answered. An answer that cannot be decoded is one, and so is a refusal without a reason, such as that of most admission
-// webhooks.
-func IsUnanswered(err error) bool {
-	var answer apierrors.APIStatus
-	if errors.As(err, &answer) {
-		status := answer.Status()
-		isOfAnother := status.Code < http.StatusBadRequest || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-		return status.Reason == metav1.StatusReasonUnknown && isOfAnother && !lookup.IsDeniedByWebhook(err)
-	}
-	var transport net.Error
-	return errors.As(err, &transport) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
-
-// IsAnswer reports whether an error is the API server's answer to this particular request. Missing answers, timeouts and overload are not.
-// The denial of a webhook is one, also if it has the reason of one of these.
-func IsAnswer(err error) bool {
-	var answer apierrors.APIStatus
-	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests:
-		return lookup.IsDeniedByWebhook(err)
-	default:
-		return errors.As(err, &answer) && !IsUnanswered(err)
-	}
 }
 
 // Source triggers a controller when a Cluster is connected or disconnected. The source runs until the process ends: a worker of the

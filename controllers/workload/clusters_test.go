@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -38,11 +38,11 @@ func TestObjectsThatCannotExist(t *testing.T) {
 			live, err := clusters.UncachedClient(t.Context(), cluster)
 			g.Expect(err).NotTo(HaveOccurred())
 			err = live.Get(t.Context(), types.NamespacedName{Namespace: "tenant", Name: object}, &corev1.PersistentVolumeClaim{})
-			g.Expect(lookup.DoesNotExist(err)).To(BeTrue(), "%v", err)
+			g.Expect(answers.DoesNotExist(err)).To(BeTrue(), "%v", err)
 			cached, err := clusters.Client(t.Context(), cluster)
 			g.Expect(err).NotTo(HaveOccurred())
 			err = cached.Get(t.Context(), types.NamespacedName{Name: object}, &corev1.Node{})
-			g.Expect(lookup.DoesNotExist(err)).To(BeTrue(), "%v", err)
+			g.Expect(answers.DoesNotExist(err)).To(BeTrue(), "%v", err)
 		})
 	}
 }

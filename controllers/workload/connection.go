@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // CacheOptions are the options of the caches of workload clusters.
@@ -131,7 +131,7 @@ func (c *Clusters) recordLists(cluster types.NamespacedName, opened *sharingCach
 	what := kind + "s"
 	return &recordingListerWatcher{
 		ListerWatcherWithContext: toolscache.ToListerWatcherWithContext(lenient), what: what, failures: &opened.failures, clock: c.clock,
-		ignores: lookup.NotServed, // Unserved reports the CRDs
+		ignores: answers.NotServed, // Unserved reports the CRDs
 		failed: func() {
 			ctrl.Log.WithName("workload").Info("A list or watch of a workload cluster fails", "Cluster", klog.KRef(cluster.Namespace, cluster.Name), "what", what)
 			clock.RealClock{}.AfterFunc(persistAfter, func() {

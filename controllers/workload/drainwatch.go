@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
 
@@ -203,7 +203,7 @@ var trimDaemonSet = trimming(func(m *metav1.PartialObjectMetadata) {
 // budgetsFailed records that the API server does not serve PodDisruptionBudgets. The informer retries, because the API server may be
 // upgraded.
 func (w *drainWatch) budgetsFailed(ctx context.Context, reflector *cache.Reflector, err error) {
-	if !lookup.NotServed(err) {
+	if !answers.NotServed(err) {
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)
 		return
 	}

@@ -2,22 +2,16 @@ package workload
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 )
 
 // evictionTimeout limits the duration of one eviction request. An admission webhook may take 30 s, and the API server retries conflicts on
@@ -102,43 +96,4 @@ func (c *Clusters) evictionClient(ctx context.Context, cluster types.NamespacedN
 		return watch.evictions, nil
 	}
 	return nil, errors.Errorf("the Pods of workload Cluster %s are not observed", cluster)
-}
-
-// IsGone reports whether an eviction failed because the Pod no longer exists, or was replaced by another Pod with the same name. A conflict
-// that does not name the Pod is a refusal: of an admission webhook, or after the API server could not update a PodDisruptionBudget.
-func IsGone(err error) bool {
-	return IsConflict(err) && slices.Contains(podKinds, conflictKind(err)) || lookup.DoesNotExist(err)
-}
-
-// podKinds are what conflicts of a Pod name: its resource, or its kind if the UID differs.
-var podKinds = []string{"pods", "Pod"}
-
-// IsBudgetConflict reports whether an eviction failed because other writes of the PodDisruptionBudget made all attempts of the API server
-// fail.
-func IsBudgetConflict(err error) bool {
-	return IsConflict(err) && conflictKind(err) == "poddisruptionbudgets"
-}
-
-func conflictKind(err error) string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return ""
-	}
-	return status.Status().Details.Kind
-}
-
-// IgnoreDoesNotExist returns nil if lookup.DoesNotExist, and err otherwise: a write that no API server has received must be repeated. Reads
-// from a cache may use client.IgnoreNotFound: no proxy answers them.
-func IgnoreDoesNotExist(err error) error {
-	if lookup.DoesNotExist(err) {
-		return nil
-	}
-	return err
-}
-
-// KindNotServed reports whether a request for an object failed because the API server does not serve its kind, or refuses new objects since
-// the CRD is being deleted. A timeout counts too: a cached read times out while the informer of a kind that is not served retries.
-func KindNotServed(err error) bool {
-	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
-	return terminating || lookup.NotServed(err) || meta.IsNoMatchError(errors.Cause(err)) || apierrors.IsTimeout(err)
 }

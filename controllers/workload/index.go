@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 )
 
@@ -81,7 +81,7 @@ func MaintenancesOf(ctx context.Context, cached client.Reader, nodes ...string) 
 func NodeNamed(ctx context.Context, reader client.Reader, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	switch err := reader.Get(ctx, types.NamespacedName{Name: name}, node, client.UnsafeDisableDeepCopy); {
-	case lookup.DoesNotExist(err):
+	case answers.DoesNotExist(err):
 		return nil, nil //nolint:nilnil // nil is a valid result
 	case err != nil:
 		return nil, errors.Wrapf(err, "getting Node %s", name)

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // PatchNode patches labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if a value that it
@@ -149,5 +149,5 @@ func valueOrAbsent(values map[string]string, key string) any {
 // testFailed reports whether the API server could not apply a JSON patch to the present object. Refusals by admission have the same status
 // code.
 func testFailed(err error) bool {
-	return apierrors.IsInvalid(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && !lookup.IsDeniedByWebhook(err)
+	return apierrors.IsInvalid(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && !answers.IsDeniedByWebhook(err)
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -104,7 +105,7 @@ func TestPatchThatIsNotApplied(t *testing.T) {
 			})
 			err := PatchNode(t.Context(), remote, before, after)
 			g.Expect(err).To(HaveOccurred())
-			g.Expect(IsConflict(err)).To(Equal(tc.conflict))
+			g.Expect(answers.IsConflict(err)).To(Equal(tc.conflict))
 		})
 	}
 }

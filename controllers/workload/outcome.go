@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/outcome"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 )
@@ -78,7 +78,7 @@ func readWanted(ctx context.Context, live client.Reader, world *outcome.World, c
 		return nil
 	}
 	switch err := live.Get(ctx, types.NamespacedName{Namespace: controller.Namespace, Name: controller.Name}, object); {
-	case lookup.DoesNotExist(err):
+	case answers.DoesNotExist(err):
 		world.Wanted[controller] = 0
 	case err != nil:
 		return errors.Wrapf(err, "getting %s", controller)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // Request names an object in a workload cluster.
@@ -148,7 +149,7 @@ func RetryConflicts[R comparable](reconciler reconcile.TypedReconciler[R]) recon
 // Reconcile implements reconcile.TypedReconciler.
 func (r conflictRetrier[R]) Reconcile(ctx context.Context, request R) (reconcile.Result, error) {
 	result, err := r.TypedReconciler.Reconcile(ctx, request)
-	if IsConflict(err) {
+	if answers.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: r.intervals.When(request)}, nil
 	}
 	r.intervals.Forget(request)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/util/watchlist"
 	"k8s.io/utils/clock"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // What a drain watch lists.
@@ -52,7 +52,7 @@ const listing, watching = "listing ", "watching "
 func (w *drainWatch) recordFailures(what string, lw *cache.ListWatch) cache.ListerWatcher {
 	return &recordingListerWatcher{
 		ListerWatcherWithContext: lw, what: what, failures: &w.failures, clock: w.clock,
-		ignores: func(err error) bool { return what == listedBudgets && lookup.NotServed(err) }, // BudgetsServed reports it
+		ignores: func(err error) bool { return what == listedBudgets && answers.NotServed(err) }, // BudgetsServed reports it
 	}
 }
 

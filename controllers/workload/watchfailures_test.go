@@ -18,7 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 func TestWatchFailure(t *testing.T) {
@@ -90,7 +90,7 @@ func TestListFailure(t *testing.T) {
 					return nil, failing
 				},
 			}),
-			what: "Evacuations", failures: &opened.failures, clock: now, ignores: lookup.NotServed, failed: func() { failed++ },
+			what: "Evacuations", failures: &opened.failures, clock: now, ignores: answers.NotServed, failed: func() { failed++ },
 		}
 		list := func(err error) {
 			failing = err

@@ -26,7 +26,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -116,7 +116,7 @@ func ApplyBundle(ctx context.Context, live client.Client) (Applied, error) {
 	all := findAll(ctx, live, objects)
 	applied := Applied{hasCRDs: !slices.ContainsFunc(all, func(f found) bool { return f.wanted.GetKind() == crdKind && f.err != nil })}
 	for _, each := range all {
-		if each.wanted.GetKind() == crdKind && lookup.DoesNotExist(each.err) {
+		if each.wanted.GetKind() == crdKind && answers.DoesNotExist(each.err) {
 			applied.lacks = each.wanted.GetName()
 		}
 	}
@@ -184,7 +184,7 @@ func (a *Applied) unservedAfter(failure error, isFirst bool) (unserved string, c
 	switch {
 	case failure == nil || a.Unserved != "":
 		return a.Unserved, true
-	case isFirst && !workload.IsConflict(failure) && !workload.IsNotConnected(failure):
+	case isFirst && !answers.IsConflict(failure) && !workload.IsNotConnected(failure):
 		return "The bundle cannot be installed in the workload cluster: " + progress.Describe(failure), true
 	default:
 		return "", false
@@ -236,7 +236,7 @@ func (f found) ensure(ctx context.Context, live client.Client) (present *unstruc
 	case apierrors.IsNotFound(f.err):
 		setBundleVersion(wanted)
 		err := live.Create(ctx, wanted, client.FieldOwner(fieldManager))
-		if lookup.AlreadyExists(err) { // another manager created it a moment ago: that is no refusal
+		if answers.AlreadyExists(err) { // another manager created it a moment ago: that is no refusal
 			return nil, "", errors.Wrapf(apierrors.NewConflict(schema.GroupResource{Resource: f.wanted.GetKind()}, f.wanted.GetName(), err), "creating %s", name)
 		}
 		return wanted, changeDeleted, errors.Wrapf(err, "creating %s", name)
@@ -274,11 +274,11 @@ func setBundleVersion(object *unstructured.Unstructured) {
 
 // isRefusal reports whether the API server refuses a write, so that it does not help to repeat it at once.
 func isRefusal(err error) bool {
-	return err != nil && !workload.IsConflict(err) && !workload.IsUnanswered(err) && !workload.IsNotConnected(err)
+	return err != nil && !answers.IsConflict(err) && !answers.IsUnanswered(err) && !workload.IsNotConnected(err)
 }
 
 // isInvalid reports whether the API server finds the object itself invalid. A webhook may answer as if it were.
-func isInvalid(err error) bool { return apierrors.IsInvalid(err) && !lookup.IsDeniedByWebhook(err) }
+func isInvalid(err error) bool { return apierrors.IsInvalid(err) && !answers.IsDeniedByWebhook(err) }
 
 func isAdmission(object *unstructured.Unstructured) bool {
 	return object.GroupVersionKind().Group == admissionregistrationv1.GroupName
@@ -318,7 +318,7 @@ func whyUnserved(ctx context.Context, live client.Client, crd *unstructured.Unst
 		before := object.DeepCopy()
 		if object.GetDeletionTimestamp() != nil && controllerutil.RemoveFinalizer(object, v1alpha1.NodeMaintenanceInstigatorFinalizer) {
 			err := live.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-			switch err = workload.IgnoreDoesNotExist(err); {
+			switch err = answers.IgnoreDoesNotExist(err); {
 			case isRefusal(err): // it does not delay the others
 				ctrl.LoggerFrom(ctx).Error(err, "Failed to withdraw", "kind", kind, "object", klog.KObj(object))
 				object = before

@@ -25,7 +25,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	bundle "github.com/capnm/cluster-api-node-maintenance/config/workload"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/progress"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
@@ -276,7 +276,7 @@ func (r *Reconciler) removeNodeAgent(ctx context.Context, live client.Client, cl
 		return wait, nil
 	}
 	uid, version := present.GetUID(), present.GetResourceVersion() // another management cluster may claim it
-	if err := live.Delete(ctx, present, client.Preconditions{UID: &uid, ResourceVersion: &version}); workload.IgnoreDoesNotExist(err) != nil {
+	if err := live.Delete(ctx, present, client.Preconditions{UID: &uid, ResourceVersion: &version}); answers.IgnoreDoesNotExist(err) != nil {
 		return 0, errors.Wrap(err, "removing the node agent")
 	}
 	ctrl.LoggerFrom(ctx).Info("Removed the node agent")
@@ -320,7 +320,7 @@ func findNodeAgent(ctx context.Context, live client.Client) (*metav1.PartialObje
 	present.SetGroupVersionKind(objects[at].GroupVersionKind())
 	err = live.Get(ctx, client.ObjectKeyFromObject(objects[at]), present)
 	if err != nil || present.Annotations[v1alpha1.BundleVersionAnnotation] == "" || present.DeletionTimestamp != nil {
-		return nil, errors.Wrap(workload.IgnoreDoesNotExist(err), "getting the DaemonSet of the node agent")
+		return nil, errors.Wrap(answers.IgnoreDoesNotExist(err), "getting the DaemonSet of the node agent")
 	}
 	return present, nil
 }
@@ -358,7 +358,7 @@ func (r *Reconciler) holdingNodes(ctx context.Context, live client.Client) (stri
 		before := node.DeepCopy()
 		delete(node.Annotations, v1alpha1.StaticPodTargetsAnnotation)
 		delete(node.Annotations, v1alpha1.StaticPodCauseAnnotation)
-		if err := live.Patch(ctx, node, client.MergeFrom(before)); workload.IgnoreDoesNotExist(err) != nil {
+		if err := live.Patch(ctx, node, client.MergeFrom(before)); answers.IgnoreDoesNotExist(err) != nil {
 			return "", errors.Wrapf(err, "removing the drain targets of static Pods from Node %s", node.Name)
 		}
 	}

@@ -36,7 +36,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -381,10 +381,10 @@ func (r *Reconciler) maintenanceInProgress(ctx context.Context, live client.Clie
 // does not say so: a proxy gives the same answer while no API server is behind it.
 func listMaintenances(ctx context.Context, live client.Client, into client.ObjectList) error {
 	err := live.List(ctx, into)
-	if lookup.NotServed(err) || meta.IsNoMatchError(err) {
+	if answers.NotServed(err) || meta.IsNoMatchError(err) {
 		crd := &metav1.PartialObjectMetadata{}
 		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind(crdKind))
-		if lookup.DoesNotExist(live.Get(ctx, types.NamespacedName{Name: "nodemaintenances." + v1alpha1.GroupVersion.Group}, crd)) {
+		if answers.DoesNotExist(live.Get(ctx, types.NamespacedName{Name: "nodemaintenances." + v1alpha1.GroupVersion.Group}, crd)) {
 			return nil
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/plan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
 )
@@ -24,7 +24,7 @@ func Describe(err error) string {
 
 func advice(err error) string {
 	switch {
-	case lookup.IsDeniedByWebhook(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
+	case answers.IsDeniedByWebhook(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsUnauthorized(err):
 		return "Change the admission policy, webhook, quota or role that refuses the request"
 	case apierrors.IsConflict(err):
 		return "Another client changes the object continuously: find it in the audit log of the API server"

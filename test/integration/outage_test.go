@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/controlplane"
 	"github.com/capnm/cluster-api-node-maintenance/test/fleet"
@@ -228,7 +228,7 @@ func (s *scene) withoutPolicy(machine string) {
 	before := len(errorLines(s.fleet.Manager.Log()))
 	s.Expect(s.workload.StopComponent(s.Context(), controlplane.APIServer)).To(Succeed())
 	s.Expect(s.workload.StartComponent(s.Context(), controlplane.APIServer, "--runtime-config=policy/v1=false")).To(Succeed())
-	s.Expect(s.workload.Client.SubResource("eviction").Create(s.Context(), cancelled, &policyv1.Eviction{})).To(Satisfy(lookup.NotServed))
+	s.Expect(s.workload.Client.SubResource("eviction").Create(s.Context(), cancelled, &policyv1.Eviction{})).To(Satisfy(answers.NotServed))
 
 	s.completeEvacuator(cancelled)
 	s.expectWaits(cancelled, string(budgets.EvictionNotServed), budgets.NotServed)

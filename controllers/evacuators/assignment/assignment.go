@@ -17,6 +17,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -184,7 +185,7 @@ func StoreAll[R any](ctx context.Context, now clock.PassiveClock, reports []R, s
 		if err == nil {
 			continue
 		}
-		if workload.IsConflict(err) || !workload.IsAnswer(err) {
+		if answers.IsConflict(err) || !answers.IsAnswer(err) {
 			return refused, err
 		}
 		ctrl.LoggerFrom(ctx).Error(err, "The API server refuses a report on an Evacuation")
@@ -201,5 +202,5 @@ func (f Finder) Report(ctx context.Context, assigned Assignment, apply func(*v1a
 	changed := assigned.Evacuation.DeepCopy()
 	apply(changed, f.Now)
 	err := f.Watched.Status().Patch(ctx, changed, client.MergeFromWithOptions(assigned.Evacuation, client.MergeFromWithOptimisticLock{}))
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching the status of Evacuation %s", klog.KObj(assigned.Evacuation))
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching the status of Evacuation %s", klog.KObj(assigned.Evacuation))
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/daemonset"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
@@ -60,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		return workload.Result(err)
 	}
 	if err := s.client.Get(ctx, request.Object, s.node); err != nil {
-		return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(answers.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
 	}
 	if err := r.findDrains(ctx, s); err != nil {
 		return workload.Result(err)
@@ -105,7 +106,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 		return false, aside[0]
 	}
 	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
-		return false, errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the taint of Node %s", s.node.Name)
+		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting the taint of Node %s", s.node.Name)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed the taint that keeps Pods of DaemonSets away from Node", "tainted", wanted)
 	return false, nil
@@ -194,7 +195,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.
 	period, seconds := rules.RequestedGracePeriod(pod, rules.Unreachable(s.node))
 	e, err := patchStatus(ctx, s, requested, func(e *v1alpha1.Evacuation) bool { return daemonset.Report(e, by, period, r.Clock.Now()) })
 	if err != nil {
-		return workload.IgnoreDoesNotExist(err) // without an Evacuation, the Pod stays
+		return answers.IgnoreDoesNotExist(err) // without an Evacuation, the Pod stays
 	}
 	if e != requested {
 		copied := e.DeepCopy() // the cache may lag behind the report
@@ -206,7 +207,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.
 	refusal := s.client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}, options)
 	failure := ""
 	switch {
-	case workload.IsGone(refusal):
+	case answers.IsGone(refusal):
 		return nil // the watch will deliver the deletion
 	case refusal != nil:
 		failure = progress.Describe(refusal)
@@ -219,7 +220,7 @@ func (r *Reconciler) delete(ctx context.Context, s *scope, observation workload.
 	if refusal != nil {
 		return errors.Wrapf(refusal, "deleting Pod %s", klog.KObj(pod))
 	}
-	return workload.IgnoreDoesNotExist(err)
+	return answers.IgnoreDoesNotExist(err)
 }
 
 // patchStatus patches the status of an Evacuation if a change is needed, and returns the Evacuation after it.

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
@@ -274,7 +274,7 @@ func (s *scope) livePod(ctx context.Context, ref surge.PodRef) (*corev1.Pod, err
 // get reads an object. It returns nil if the object does not exist.
 func get[T client.Object](ctx context.Context, reader client.Reader, key types.NamespacedName, object T) (T, error) {
 	var none T
-	if err := reader.Get(ctx, key, object); lookup.DoesNotExist(err) {
+	if err := reader.Get(ctx, key, object); answers.DoesNotExist(err) {
 		return none, nil
 	} else if err != nil {
 		return none, errors.Wrapf(err, "getting %T %s", object, key)

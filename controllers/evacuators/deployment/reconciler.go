@@ -20,6 +20,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/surge"
 )
 
@@ -153,7 +154,7 @@ const refusedTTL = 2 * time.Minute
 // refusedSince returns since when the API server has refused the writes of a surge, zero if it has not refused this one. An error that is
 // no refusal, such as a conflict, neither ends nor begins that time.
 func (r *Reconciler) refusedSince(s *scope, err error) (since time.Time) {
-	if err != nil && !workload.IsAdmission(err) {
+	if err != nil && !answers.IsAdmission(err) {
 		return time.Time{}
 	}
 	r.refused.Update(s.cluster, s.observed.Deployment.UID, func(first time.Time, found bool) (time.Time, time.Duration) {
@@ -181,12 +182,12 @@ func (r *Reconciler) write(ctx context.Context, s *scope, d surge.Decision) erro
 	}
 	if d.Deployment != nil {
 		if err := s.live.Patch(ctx, d.Deployment, optimisticLockOn(s.observed.Deployment)); err != nil {
-			return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching Deployment %s", s.key)
+			return errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching Deployment %s", s.key)
 		}
 	}
 	if d.Autoscaler != nil {
 		if err := s.live.Patch(ctx, d.Autoscaler, optimisticLockOn(s.autoscaler(d.Autoscaler.UID))); err != nil {
-			return errors.Wrapf(workload.IgnoreDoesNotExist(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
+			return errors.Wrapf(answers.IgnoreDoesNotExist(err), "patching HorizontalPodAutoscaler %s", klog.KObj(d.Autoscaler))
 		}
 	}
 	if d.Event != nil {
@@ -239,5 +240,5 @@ func (s *scope) changePod(ctx context.Context, pod *corev1.Pod, change func(*cor
 	changed := pod.DeepCopy()
 	change(changed)
 	err := s.live.Patch(ctx, changed, optimisticLockOn(pod))
-	return errors.Wrapf(workload.IgnoreDoesNotExist(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
+	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting the deletion cost of Pod %s", klog.KObj(pod))
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/evacuators/assignment"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/statefulset"
 )
@@ -212,7 +212,7 @@ func (r *Reconciler) coming(ctx context.Context, cluster types.NamespacedName, f
 // recreated Pods run on Nodes whose Pods are not watched.
 func read(ctx context.Context, live client.Client, key types.NamespacedName) (*appsv1.StatefulSet, []corev1.Pod, error) {
 	set := &appsv1.StatefulSet{}
-	if err := live.Get(ctx, key, set); lookup.DoesNotExist(err) {
+	if err := live.Get(ctx, key, set); answers.DoesNotExist(err) {
 		return nil, nil, nil
 	} else if err != nil {
 		return nil, nil, errors.Wrapf(err, "getting StatefulSet %s", key)

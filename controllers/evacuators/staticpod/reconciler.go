@@ -18,6 +18,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/staticpod"
 )
 
@@ -61,7 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 	}
 	node := &corev1.Node{}
 	if err := c.Get(ctx, request.Object, node); err != nil {
-		return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
+		return workload.Result(errors.Wrapf(answers.IgnoreDoesNotExist(err), "getting Node %s", request.Object.Name))
 	}
 	maintenances, err := workload.MaintenancesOf(ctx, c, request.Object.Name)
 	if err != nil {
@@ -83,5 +84,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, request workload.Request) (r
 		}
 	}
 	err = c.Patch(ctx, changed, client.MergeFrom(node))
-	return workload.Result(errors.Wrapf(workload.IgnoreDoesNotExist(err), "writing the drain targets of static Pods on Node %s", node.Name))
+	return workload.Result(errors.Wrapf(answers.IgnoreDoesNotExist(err), "writing the drain targets of static Pods on Node %s", node.Name))
 }

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
 // timeout is the timeout of a request. It is short, because the time of a hanging connection is missing for the Pods.
@@ -151,7 +151,7 @@ func (c *Client) watch(ctx context.Context, client *rest.RESTClient, resource st
 func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMaintenance, error) {
 	m := &v1alpha1.NodeMaintenance{}
 	err := c.group.Get().Resource("nodemaintenances").Name(name).Do(ctx).Into(m)
-	if lookup.DoesNotExist(err) {
+	if answers.DoesNotExist(err) {
 		return nil, nil
 	}
 	return m, errors.Wrapf(err, "getting NodeMaintenance %s", name)
@@ -161,7 +161,7 @@ func (c *Client) Maintenance(ctx context.Context, name string) (*v1alpha1.NodeMa
 func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintenance) error {
 	m.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeMaintenance"}
 	err := c.group.Post().Resource("nodemaintenances").Body(m).Do(ctx).Error()
-	if lookup.AlreadyExists(err) {
+	if answers.AlreadyExists(err) {
 		return nil
 	}
 	return errors.Wrapf(err, "creating NodeMaintenance %s", m.Name)
@@ -171,7 +171,7 @@ func (c *Client) CreateMaintenance(ctx context.Context, m *v1alpha1.NodeMaintena
 func (c *Client) CompleteMaintenance(ctx context.Context, name string) (exists bool, err error) {
 	patch := fmt.Appendf(nil, `{"spec":{"stage":%q}}`, v1alpha1.StageComplete)
 	err = c.group.Patch(types.MergePatchType).Resource("nodemaintenances").Name(name).Body(patch).Do(ctx).Error()
-	if lookup.DoesNotExist(err) {
+	if answers.DoesNotExist(err) {
 		return false, nil
 	}
 	return err == nil, errors.Wrapf(err, "completing NodeMaintenance %s", name)
@@ -180,7 +180,7 @@ func (c *Client) CompleteMaintenance(ctx context.Context, name string) (exists b
 // DeleteMaintenance deletes a NodeMaintenance. It does nothing if the NodeMaintenance does not exist.
 func (c *Client) DeleteMaintenance(ctx context.Context, name string) error {
 	err := c.group.Delete().Resource("nodemaintenances").Name(name).Do(ctx).Error()
-	if lookup.DoesNotExist(err) {
+	if answers.DoesNotExist(err) {
 		return nil
 	}
 	return errors.Wrapf(err, "deleting NodeMaintenance %s", name)
@@ -240,5 +240,5 @@ func Answered(err error) bool {
 	if !errors.As(err, &status) {
 		return err == nil
 	}
-	return lookup.IsDeniedByWebhook(err) || status.Status().Code < http.StatusInternalServerError && !lookup.NotServed(err)
+	return answers.IsDeniedByWebhook(err) || status.Status().Code < http.StatusInternalServerError && !answers.NotServed(err)
 }

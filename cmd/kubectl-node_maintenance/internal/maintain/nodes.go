@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/drain/lookup"
+	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/text"
@@ -71,7 +71,7 @@ func (n Nodes) Request(ctx context.Context, target Target, stage v1alpha1.NodeMa
 		return written, errors.Errorf("there is no NodeMaintenance %s, so this plugin does not maintain %s", target.Key.Name, target)
 	case stage == v1alpha1.StageComplete:
 		written.Action = "deleted"
-		if err := n.Cluster.Delete(ctx, m, client.Preconditions{UID: &m.UID}); !lookup.DoesNotExist(err) {
+		if err := n.Cluster.Delete(ctx, m, client.Preconditions{UID: &m.UID}); !answers.DoesNotExist(err) {
 			return written, errors.Wrapf(err, "deleting NodeMaintenance %s", m.Name)
 		}
 		return written, nil
