@@ -51,6 +51,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinedrainpolicy"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/nodemaintenance"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/queues"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
@@ -198,12 +199,12 @@ func identify(ctx context.Context, reader client.Reader) (string, error) {
 }
 
 // setupClusters adds the connections to workload clusters, and Cluster API's cache of them.
-func setupClusters(ctx context.Context, mgr ctrl.Manager, o *options, local client.Client) (*workload.Clusters, *workload.ConnectOrder, error) {
+func setupClusters(ctx context.Context, mgr ctrl.Manager, o *options, local client.Client) (*workload.Clusters, *queues.ConnectOrder, error) {
 	secrets, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
 	if err != nil {
 		return nil, nil, errors.Wrap(err, "creating a client for kubeconfig Secrets")
 	}
-	filter, order := machinedrain.WatchFilter(o.watchFilter), &workload.ConnectOrder{Machines: local, Clock: clock.RealClock{}}
+	filter, order := machinedrain.WatchFilter(o.watchFilter), &queues.ConnectOrder{Machines: local, Clock: clock.RealClock{}}
 	cache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient: secrets,
 		// Unlike the filter of events, this one closes the connection to a Cluster whose label is changed.
@@ -235,8 +236,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	requester := &machinemaintenance.Requester{Client: local, Unread: unread, ManagementCluster: managementCluster}
 	written := expectations.New[*v1alpha1.Evacuation](ctx, workload.Trim)
 
-	ofMaintenance := workload.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)
-	ofEvacuation := workload.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
+	ofMaintenance := queues.FairOptions(o.nodeMaintenanceConcurrency, workload.ClusterOf)
+	ofEvacuation := queues.FairOptions(o.evacuationConcurrency, workload.ClusterOf)
 
 	var failures []error
 	var watches []workload.Watches
@@ -252,16 +253,16 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	statefulSets := &statefulset.Reconciler{Clusters: clusters, Maintenances: requester, Clock: now}
 	add(statefulSets.SetupWithManager(mgr, ofEvacuation), statefulSets.Watches)
 	outcomes := &drainoutcome.Reconciler{Client: local, Clusters: clusters, Filter: filter, Recorder: recorder, Clock: now}
-	add(outcomes.SetupWithManager(mgr, workload.FairOptions(outcomeWorkers, itself)))
+	add(outcomes.SetupWithManager(mgr, queues.FairOptions(outcomeWorkers, itself)))
 	machines := &machine.Reconciler{
 		Client: local, APIReader: mgr.GetAPIReader(), Clusters: clusters, Maintenances: requester, Recorder: recorder, Outcomes: outcomes, Clock: now,
 		Filter: filter, ConnectNow: order.ConnectNow,
 	}
-	add(machines.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))), machines.Watches)
+	add(machines.SetupWithManager(ctx, mgr, queues.FairOptions(o.machineConcurrency, clusterOfMachine(ctx, local))), machines.Watches)
 	rollouts := &machinedeployment.Reconciler{Client: local, Unread: unread, Clusters: clusters, Maintenances: requester, Clock: now, Filter: filter}
-	add(rollouts.SetupWithManager(ctx, mgr, workload.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))), rollouts.Watches)
+	add(rollouts.SetupWithManager(ctx, mgr, queues.FairOptions(o.machineConcurrency, clusterOfDeployment(ctx, local))), rollouts.Watches)
 	policies := &machinedrainpolicy.Reconciler{Client: local, Clusters: clusters, Clock: now}
-	add(policies.SetupWithManager(mgr, workload.FairOptions(1, itself)))
+	add(policies.SetupWithManager(mgr, queues.FairOptions(1, itself)))
 	maintenances := &nodemaintenance.Reconciler{
 		Clusters: clusters, Recorder: recorder, Clock: now, ManagementCluster: managementCluster, Machines: local, Maintenances: requester,
 		NodeAgent: featureGates.Enabled(nodeAgentGate),
@@ -270,7 +271,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 	evacuations := &evacuation.Reconciler{Clusters: clusters, Maintenances: requester, Written: written, Clock: now}
 	add(evacuations.SetupWithManager(ctx, mgr, ofEvacuation), evacuations.Watches)
 	evictions := &evictor.Evictor{Clusters: clusters, Maintenances: requester, Written: written, Recorder: recorder, Clock: now}
-	add(evictions.SetupWithManager(mgr, workload.FairOptions(o.evictorConcurrency, itself)), evictions.Watches)
+	add(evictions.SetupWithManager(mgr, queues.FairOptions(o.evictorConcurrency, itself)), evictions.Watches)
 	sweeper := &nodemaintenance.Sweeper{Clusters: clusters, Machines: local, Maintenances: requester, Clock: now}
 	add(sweeper.SetupWithManager(mgr, ofMaintenance), sweeper.Watches)
 	workloads := &workloadcluster.Reconciler{
@@ -282,7 +283,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, o *options, managem
 		workloads.NodeAgentImage = o.nodeAgentImage
 	}
 	workloads.Watches = watches
-	add(workloads.SetupWithManager(ctx, mgr, workload.FairOptions(o.clusterCacheConcurrency, itself)))
+	add(workloads.SetupWithManager(ctx, mgr, queues.FairOptions(o.clusterCacheConcurrency, itself)))
 	return kerrors.NewAggregate(failures)
 }
 

@@ -29,6 +29,9 @@ type Request struct {
 // String returns "cluster namespace/cluster name:object namespace/object name".
 func (r Request) String() string { return r.Cluster.String() + ":" + r.Object.String() }
 
+// ClusterOf returns the Cluster of a Request, for queues.FairOptions.
+func ClusterOf(r Request) types.NamespacedName { return r.Cluster }
+
 // Queue is the work queue of a controller of objects in workload clusters.
 type Queue = workqueue.TypedRateLimitingInterface[Request]
 

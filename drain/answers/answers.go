@@ -135,8 +135,8 @@ func IsDeniedByWebhook(err error) bool {
 	return found && strings.Contains(name, deniedByWebhook)
 }
 
-// fromPolicy and fromMutatingPolicy begin the cause that names an admission policy. A ValidatingAdmissionPolicy chooses the reason. The tests
-// of fromWebhook include them.
+// fromPolicy and fromMutatingPolicy begin the cause that names an admission policy. A ValidatingAdmissionPolicy chooses the reason. The
+// tests of fromWebhook include them.
 const fromPolicy, fromMutatingPolicy = "ValidatingAdmissionPolicy '", "policy '"
 
 // IsDeniedByPolicy reports whether an admission policy has given the response.

@@ -1,4 +1,6 @@
-package workload
+// Package queues has the work queues of the manager's controllers: a fair one for those that serve many workload clusters, and the order in
+// which a started manager connects to workload clusters.
+package queues
 
 import (
 	"k8s.io/client-go/util/workqueue"

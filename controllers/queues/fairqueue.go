@@ -1,4 +1,4 @@
-package workload
+package queues
 
 import (
 	"sync"
@@ -27,9 +27,6 @@ func FairOptions[T comparable](workers int, clusterOf func(T) types.NamespacedNa
 		},
 	}
 }
-
-// ClusterOf returns the Cluster of a Request, for FairOptions.
-func ClusterOf(r Request) types.NamespacedName { return r.Cluster }
 
 // fairQueue shares the workers of a controller among workload clusters. A worker takes the next request of a cluster only while the
 // cluster has fewer requests running than there are free workers (the dynamic threshold of shared-memory switches). So one cluster

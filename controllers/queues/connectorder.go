@@ -1,4 +1,4 @@
-package workload
+package queues
 
 import (
 	"context"
@@ -120,7 +120,7 @@ func (q *connectQueue) first(request reconcile.Request) priorityqueue.AddOpts {
 	if q.urgent == nil {
 		var err error
 		if q.urgent, err = q.survey(); err != nil {
-			ctrl.Log.WithName("workload").Error(err, "Failed to list Machines, connecting to workload clusters in any order")
+			ctrl.Log.WithName("queues").Error(err, "Failed to list Machines, connecting to workload clusters in any order")
 			q.urgent = sets.New[types.NamespacedName]()
 		}
 	}

@@ -1,4 +1,4 @@
-package workload
+package queues
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 )
 
 // workloads is a reconciler whose requests hang in some clusters until they are released.
@@ -26,11 +28,11 @@ type workloads struct {
 	mu      sync.Mutex
 	begun   map[string]int // requests, by cluster
 	ended   map[string]int
-	running map[Request]bool
-	twice   []Request // reconciled by two workers at the same time
+	running map[workload.Request]bool
+	twice   []workload.Request // reconciled by two workers at the same time
 }
 
-func (w *workloads) Reconcile(ctx context.Context, request Request) (reconcile.Result, error) {
+func (w *workloads) Reconcile(ctx context.Context, request workload.Request) (reconcile.Result, error) {
 	name := request.Cluster.Name
 	w.mu.Lock()
 	if w.running[request] {
@@ -68,16 +70,16 @@ type fataler interface {
 func startFair(t fataler, workers int, hanging ...string) (served *workloads, enqueue func(cluster string, objects ...int), stop func()) {
 	t.Helper()
 	served = &workloads{
-		hanging: sets.New(hanging...), released: make(chan struct{}), begun: map[string]int{}, ended: map[string]int{}, running: map[Request]bool{},
+		hanging: sets.New(hanging...), released: make(chan struct{}), begun: map[string]int{}, ended: map[string]int{}, running: map[workload.Request]bool{},
 	}
-	options := FairOptions(workers, ClusterOf)
+	options := FairOptions(workers, workload.ClusterOf)
 	options.Reconciler, options.SkipNameValidation = served, ptr.To(true)
 	fair, err := controller.NewTypedUnmanaged("fair", options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queues := make(chan Queue, 1)
-	if err := fair.Watch(source.TypedFunc[Request](func(_ context.Context, queue Queue) error { queues <- queue; return nil })); err != nil {
+	queues := make(chan workload.Queue, 1)
+	if err := fair.Watch(source.TypedFunc[workload.Request](func(_ context.Context, queue workload.Queue) error { queues <- queue; return nil })); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -86,7 +88,7 @@ func startFair(t fataler, workers int, hanging ...string) (served *workloads, en
 	queue := <-queues
 	enqueue = func(cluster string, objects ...int) {
 		for _, object := range objects {
-			queue.Add(Request{Cluster: types.NamespacedName{Name: cluster}, Object: types.NamespacedName{Name: fmt.Sprint(object)}})
+			queue.Add(workload.Request{Cluster: types.NamespacedName{Name: cluster}, Object: types.NamespacedName{Name: fmt.Sprint(object)}})
 		}
 	}
 	return served, enqueue, func() {
@@ -179,13 +181,13 @@ func TestFairQueueShutsDown(t *testing.T) {
 	t.Run("M91: no worker blocks when the queue shuts down while requests are ready", func(t *testing.T) {
 		const rounds, workers = 50, 20
 		for round := range rounds {
-			queue := FairOptions(workers, ClusterOf).NewQueue(fmt.Sprintf("shutdown-%d", round), nil)
+			queue := FairOptions(workers, workload.ClusterOf).NewQueue(fmt.Sprintf("shutdown-%d", round), nil)
 			var running sync.WaitGroup
 			var begun atomic.Int64
 			for worker := range workers {
 				running.Go(func() {
 					for i := 0; ; i++ {
-						queue.Add(Request{Cluster: types.NamespacedName{Name: fmt.Sprint(worker)}, Object: types.NamespacedName{Name: fmt.Sprint(i)}})
+						queue.Add(workload.Request{Cluster: types.NamespacedName{Name: fmt.Sprint(worker)}, Object: types.NamespacedName{Name: fmt.Sprint(i)}})
 						request, shutdown := queue.Get()
 						if shutdown {
 							return
