@@ -21,6 +21,7 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expiring"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
@@ -477,7 +478,7 @@ func (r *Reconciler) patch(ctx context.Context, s *scope, before, after *v1alpha
 
 func patchUnchanged(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation, deleted bool) error {
 	if deleted { // only finalizers change
-		return workload.PatchFinalizers(ctx, c, before, after)
+		return jsonpatch.Finalizers(ctx, c, before, after)
 	}
 	original := after.DeepCopy()
 	original.Finalizers, original.Spec = before.Finalizers, before.Spec

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
@@ -137,7 +138,7 @@ func (r *Reconciler) patchCordon(ctx context.Context, s *scope, node *corev1.Nod
 			return node, err
 		}
 	}
-	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
+	if err := jsonpatch.Node(ctx, s.client, node, changed); err != nil {
 		return node, errors.Wrapf(answers.IgnoreDoesNotExist(err), "cordoning Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/setaside"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
@@ -375,7 +376,7 @@ func setInstigator(ctx context.Context, c client.Client, e *v1alpha1.Evacuation,
 	if e.DeletionTimestamp != nil && len(changed.Finalizers) > len(e.Finalizers) {
 		return nil
 	}
-	err := workload.PatchFinalizers(ctx, c, e, changed)
+	err := jsonpatch.Finalizers(ctx, c, e, changed)
 	return errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting the instigator of Evacuation %s", klog.KObj(e))
 }
 

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
@@ -217,7 +218,7 @@ func (r *Reconciler) uncordonNode(ctx context.Context, s *scope, node *corev1.No
 	if !restored {
 		return nil
 	}
-	if err := workload.PatchNode(ctx, s.client, node, changed); err != nil {
+	if err := jsonpatch.Node(ctx, s.client, node, changed); err != nil {
 		return errors.Wrapf(answers.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
 	}
 	r.recordWritten(s, changed)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
@@ -233,7 +234,7 @@ func (r *Sweeper) sweep(ctx context.Context, c client.Client, node *corev1.Node,
 		changed := node.DeepCopy()
 		cordon.Restore(changed)
 		cordon.Include(changed)
-		err := workload.PatchNode(ctx, c, node, changed)
+		err := jsonpatch.Node(ctx, c, node, changed)
 		first = errors.Wrapf(answers.IgnoreDoesNotExist(err), "restoring Node %s", node.Name)
 	}
 	if len(left.Conditions) > 0 {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
+	"github.com/capnm/cluster-api-node-maintenance/controllers/jsonpatch"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
@@ -105,7 +106,7 @@ func (r *Reconciler) keepAway(ctx context.Context, s *scope) (bool, error) {
 	if aside := r.Clusters.SetAside(s.cluster, "NodeMaintenance"); !wanted && len(aside) > 0 { // it may drain the Node
 		return false, aside[0]
 	}
-	if err := workload.PatchNode(ctx, s.client, s.node, changed); err != nil {
+	if err := jsonpatch.Node(ctx, s.client, s.node, changed); err != nil {
 		return false, errors.Wrapf(answers.IgnoreDoesNotExist(err), "setting the taint of Node %s", s.node.Name)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed the taint that keeps Pods of DaemonSets away from Node", "tainted", wanted)

@@ -1,4 +1,4 @@
-package workload
+package jsonpatch
 
 import (
 	"context"
@@ -103,7 +103,7 @@ func TestPatchThatIsNotApplied(t *testing.T) {
 					return tc.answer
 				},
 			})
-			err := PatchNode(t.Context(), remote, before, after)
+			err := Node(t.Context(), remote, before, after)
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(answers.IsConflict(err)).To(Equal(tc.conflict))
 		})

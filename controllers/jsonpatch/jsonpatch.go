@@ -1,4 +1,6 @@
-package workload
+// Package jsonpatch writes changes to objects in workload clusters as JSON patches that test what they change, so that continuous writes of
+// other actors cause no conflicts.
+package jsonpatch
 
 import (
 	"context"
@@ -21,20 +23,20 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/drain/answers"
 )
 
-// PatchNode patches labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if a value that it
+// Node patches labels, annotations, unschedulable and taints of a Node from before to after. It returns a conflict if a value that it
 // changes, unschedulable, or the recorded state of the Node differs from before, or if before is another Node with the same name. Other
 // changes of the Node cause no conflict: with the resourceVersion as precondition, a kubelet that writes continuously would make every
-// attempt fail. PatchNode sets after to the stored Node.
-func PatchNode(ctx context.Context, c client.Client, before, after *corev1.Node) error {
+// attempt fail. Node sets after to the stored Node.
+func Node(ctx context.Context, c client.Client, before, after *corev1.Node) error {
 	return patchTested(ctx, c, after, corev1.Resource("nodes"), nodePatch(before, after))
 }
 
-// PatchFinalizers replaces the finalizers of an Evacuation, and removes the annotation by which NodeMaintenances request it if after does
+// Finalizers replaces the finalizers of an Evacuation, and removes the annotation by which NodeMaintenances request it if after does
 // not have it. It returns a conflict if the finalizers or the annotation differ from before, if before is another Evacuation with the same
 // name, or if a finalizer is added to an Evacuation that is being deleted. A merge patch would remove the finalizers that another actor has
-// added. Other changes cause no conflict: evacuators and tenants may write the status continuously. PatchFinalizers sets after to the
+// added. Other changes cause no conflict: evacuators and tenants may write the status continuously. Finalizers sets after to the
 // stored Evacuation.
-func PatchFinalizers(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation) error {
+func Finalizers(ctx context.Context, c client.Client, before, after *v1alpha1.Evacuation) error {
 	const path, requested = "/metadata/finalizers", v1alpha1.NodeMaintenanceInstigatorFinalizer
 	patch := []operation{{"test", "/metadata/uid", before.UID}, {"test", path, before.Finalizers}}
 	if len(after.Finalizers) > len(before.Finalizers) {
