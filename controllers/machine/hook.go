@@ -117,8 +117,12 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 		if machinedrain.HasHook(s.machine) {
 			return nil // another manager drains the Node
 		}
-		if r.mayStrand(s) && !machinedrain.UpdateContinues(s.machine) { // another manager may have removed the hook of this one
-			if stranded, err := r.findStranded(ctx, s); err == nil && stranded {
+		if r.mayStrand(s) { // the hook of this manager was removed
+			stranded, err := r.findStranded(ctx, s)
+			switch {
+			case err != nil && !workload.IsNotConnected(err):
+				return err
+			case stranded:
 				return r.completeMaintenance(ctx, s)
 			}
 		}
@@ -130,40 +134,42 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 	}
 }
 
-// leaveRunning removes the hook of a running Machine that has left the watch filter. Before that, it ends a maintenance that no other
-// manager can end, as if the stage annotation had been removed, so that a restart does not interrupt it. It waits until an update in place
-// that has begun is over.
+// leaveRunning removes the hook of a running Machine that has left the watch filter. It also ends a maintenance that no other manager can
+// end, as if the stage annotation had been removed. Without a connection, and while Cluster API updates the Machine in place, leave does
+// that later.
 func (r *Reconciler) leaveRunning(ctx context.Context, s *scope) error {
 	change := machinedrain.RemoveHook
 	if r.mayStrand(s) {
-		if machinedrain.UpdateContinues(s.machine) {
-			return nil
-		}
 		switch stranded, err := r.findStranded(ctx, s); {
 		case workload.IsNotConnected(err):
-			return nil // the next connection triggers a reconciliation
 		case err != nil:
 			return err
-		case stranded:
-			return r.endMaintenance(ctx, s)
-		}
-		if err := r.setCondition(ctx, s, metav1.Condition{}); err != nil {
-			return err
-		}
-		change = func(m *clusterv1.Machine) bool {
-			changed := machinedrain.EndMaintenance(m)
-			return machinedrain.RemoveHook(m) || changed
+		default:
+			if stranded {
+				err = r.endMaintenance(ctx, s)
+			}
+			if err == nil {
+				err = r.setCondition(ctx, s, metav1.Condition{})
+			}
+			if err != nil {
+				return err
+			}
+			change = func(m *clusterv1.Machine) bool {
+				changed := machinedrain.EndMaintenance(m)
+				return machinedrain.RemoveHook(m) || changed
+			}
 		}
 	}
 	r.forget(client.ObjectKeyFromObject(s.machine))
 	return r.patchMachine(ctx, s, "removing the hook", change)
 }
 
-// mayStrand reports whether a running Machine that the watch filter does not select may have a maintenance in a workload cluster in which
-// no other manager works. If the Cluster has left the filter as well, the manager that has it continues.
+// mayStrand reports whether a running Machine that the watch filter does not select may have a maintenance that this manager must end now:
+// no other manager works in the workload cluster. If the Cluster has left the filter as well, the manager that has it continues. An update
+// in place that has begun is completed first.
 func (r *Reconciler) mayStrand(s *scope) bool {
 	return s.cluster != nil && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) && s.machine.DeletionTimestamp.IsZero() &&
-		machinedrain.MayHaveMaintenance(s.machine)
+		machinedrain.MayHaveMaintenance(s.machine) && !machinedrain.UpdateContinues(s.machine)
 }
 
 // findStranded reports whether such a Machine has a NodeMaintenance that must be completed.

@@ -8,6 +8,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
@@ -19,21 +20,17 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cluster, stored string // the labels of its Cluster: in the cache, and in the API server if that differs
 		meanwhile       func(*clusterv1.Machine)
+		unconnected     bool // at first
 		drains, hooked  bool // at last
 	}{
-		"M175: its drain ends before the hook is removed": {cluster: ours},
+		"M175: its drain ends, and the hook is removed": {cluster: ours},
 		"M175: also if the other manager has removed the hook": {cluster: ours, meanwhile: func(m *clusterv1.Machine) {
 			delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
 		}},
-		"M175: its drain is left to the other manager if its Cluster has left the filter, too": {cluster: theirs, drains: true},
-		"M175: also if the watch has not delivered that, and the hook stays until it has":      {cluster: ours, stored: theirs, drains: true, hooked: true},
-		"M175: nor does it if the other manager has removed the hook": {cluster: ours, drains: true, meanwhile: func(m *clusterv1.Machine) {
-			beginUpdate(m)
-			delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
-		}},
-		"M175: a drain before an update in place that has begun does not end before the update is over, nor does the hook": {
-			cluster: ours, meanwhile: beginUpdate, drains: true, hooked: true,
-		},
+		"M175: also if the workload cluster is connected later":                                         {cluster: ours, unconnected: true},
+		"M175: its drain is left to the other manager if its Cluster has left the filter, too":          {cluster: theirs, drains: true},
+		"M175: also if the watch has not delivered that, and the hook stays until it has":               {cluster: ours, stored: theirs, drains: true, hooked: true},
+		"M175: a drain before an update in place that has begun does not end before the update is over": {cluster: ours, meanwhile: beginUpdate, drains: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := beginDrain(t, true)
@@ -55,17 +52,21 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 				live.Labels, live.ResourceVersion = map[string]string{clusterv1.WatchLabel: tc.stored}, ""
 				d.r.APIReader = apiServerOf(nil, live, nil)
 			}
+			if tc.unconnected {
+				r := notConnected(t, d.management, d.r.Clock)
+				r.Filter = ours
+				_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(d.machine)})
+				d.Expect(err).NotTo(HaveOccurred())
+				d.Expect(machinedrain.HasHook(d.stored())).To(BeFalse())
+			}
 			for now := time.Minute; now < time.Minute+8*time.Second; now += time.Second {
 				d.reconcile(now)
 				all := &v1alpha1.NodeMaintenanceList{}
 				d.Expect(d.remote.List(t.Context(), all)).To(Succeed())
 				for i := range all.Items {
 					if !all.Items[i].DeletionTimestamp.IsZero() { // as the controller of NodeMaintenances does
-						d.Expect(machinedrain.HasHook(d.stored())).To(Equal(tc.meanwhile == nil))
-						if now > time.Minute+2*time.Second {
-							all.Items[i].Finalizers = nil
-							d.Expect(d.remote.Update(t.Context(), &all.Items[i])).To(Succeed())
-						}
+						all.Items[i].Finalizers = nil
+						d.Expect(d.remote.Update(t.Context(), &all.Items[i])).To(Succeed())
 					}
 				}
 			}
@@ -74,7 +75,7 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 			d.Expect(continues).To(Equal(tc.drains))
 			stored := d.stored()
 			d.Expect(machinedrain.HasHook(stored)).To(Equal(tc.hooked))
-			if tc.meanwhile == nil { // another manager continues where the drain ended
+			if tc.meanwhile == nil && !tc.unconnected { // another manager continues where the drain ended
 				d.Expect(machinedrain.MayHaveMaintenance(stored)).To(Equal(tc.drains))
 				d.Expect(conditions.Has(stored, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.drains))
 			}
