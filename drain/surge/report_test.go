@@ -123,25 +123,25 @@ func TestRefusedReports(t *testing.T) {
 		}
 	})
 	t.Run("E92: Pods of a later round wait although the reports about a Pod that its ReplicaSet has not deleted are refused", func(t *testing.T) {
-		w := surged(2, 1)
-		w.evacuated(1, v1alpha1.SurgeAlways) // of the later round
-		first, later := w.pods[0], w.pods[1]
-		w.settle()
-		w.step() // mark
-		refusing(w, first)
-		w.step()                // scale back
-		w.remove(w.pods[2].UID) // the new one
-		for deadline := w.evacuations[first.UID].since.Add(w.deadline); w.now.Before(deadline); w.now = w.now.Add(10 * time.Second) {
-			w.observe()
-			if w.step(); len(w.refusals) > 0 || w.marked() != 1 {
-				t.Fatalf("refused %v, %v, %d Pods are marked", w.refusals, w.reports, w.marked())
+		f := surged(2, 1)
+		f.evacuated(1, v1alpha1.SurgeAlways) // of the later round
+		first, later := f.pods[0], f.pods[1]
+		f.settle()
+		f.step() // mark
+		refusing(f, first)
+		f.step()                // scale back
+		f.remove(f.pods[2].UID) // the new one
+		for deadline := f.evacuations[first.UID].since.Add(f.deadline); f.now.Before(deadline); f.now = f.now.Add(10 * time.Second) {
+			f.observe()
+			if f.step(); len(f.refusals) > 0 || f.marked() != 1 {
+				t.Fatalf("refused %v, %v, %d Pods are marked", f.refusals, f.reports, f.marked())
 			}
 		}
-		if w.step(); w.marked() > 0 { // it is to be evicted
-			t.Errorf("%d Pods are marked", w.marked())
+		if f.step(); f.marked() > 0 { // it is to be evicted
+			t.Errorf("%d Pods are marked", f.marked())
 		}
-		if settle(w); len(w.evacuations) > 0 || len(w.refusals) > 0 || w.pod(later.UID) != nil {
-			t.Errorf("%d Evacuations remain, refused %v, %v", len(w.evacuations), w.refusals, w.reports)
+		if settle(f); len(f.evacuations) > 0 || len(f.refusals) > 0 || f.pod(later.UID) != nil {
+			t.Errorf("%d Evacuations remain, refused %v, %v", len(f.evacuations), f.refusals, f.reports)
 		}
 	})
 	t.Run("E91: no replica is added without a record of the surge", func(t *testing.T) {
@@ -204,28 +204,28 @@ func TestRefusedReports(t *testing.T) {
 		}
 	})
 	t.Run("E27, E92: the same if the report about another Pod of the round is stored", func(t *testing.T) {
-		w := deployed(3, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways)
-		w.step()
-		w.full = true
-		w.step()
-		w.replicate()
-		w.observe()
-		first, second, later := w.baseline().Pods[0].UID, w.baseline().Pods[1].UID, types.UID("web-003")
-		w.refusing[first] = true
-		w.now = w.evacuations[first].since.Add(progressDeadline - 5*time.Second)
-		w.evacuations[later].since = w.now // renewed
-		w.step()
+		f := deployed(3, maxSurge("2")).evacuated(3, v1alpha1.SurgeAlways)
+		f.step()
+		f.full = true
+		f.step()
+		f.replicate()
+		f.observe()
+		first, second, later := f.baseline().Pods[0].UID, f.baseline().Pods[1].UID, types.UID("web-003")
+		f.refusing[first] = true
+		f.now = f.evacuations[first].since.Add(progressDeadline - 5*time.Second)
+		f.evacuations[later].since = f.now // renewed
+		f.step()
 		for range 5 {
-			w.replicate()
-			w.observe()
-			if w.step(); len(w.refusals) != 1 || w.refusals[second] != surge.Unschedulable {
-				t.Fatalf("refused: %v, %v", w.refusals, w.reports)
+			f.replicate()
+			f.observe()
+			if f.step(); len(f.refusals) != 1 || f.refusals[second] != surge.Unschedulable {
+				t.Fatalf("refused: %v, %v", f.refusals, f.reports)
 			}
 		}
-		w.schedule()
-		w.now = w.now.Add(5 * time.Second)
-		if settle(w); len(w.refusals) != 1 || len(w.evacuations) > 0 {
-			t.Errorf("refused: %v, %v", w.refusals, w.reports)
+		f.schedule()
+		f.now = f.now.Add(5 * time.Second)
+		if settle(f); len(f.refusals) != 1 || len(f.evacuations) > 0 {
+			t.Errorf("refused: %v, %v", f.refusals, f.reports)
 		}
 	})
 	t.Run("E27, E92: the Pods of later rounds are surged although a Pod whose deadline is about to be exceeded cannot be refused", func(t *testing.T) {

@@ -82,14 +82,14 @@ func TestRevert(t *testing.T) {
 		}
 	})
 	t.Run("E77, E87: restores the deletion cost of a Pod that a later evacuator is to remove, before its ReplicaSet can delete it", func(t *testing.T) {
-		w := surged(2, 1)
-		w.settle()
-		w.step() // mark
-		passed := surge.PodRef{Name: w.pods[0].Name, UID: w.pods[0].UID}
-		clear(w.evacuations)
-		during := w.observed()
+		f := surged(2, 1)
+		f.settle()
+		f.step() // mark
+		passed := surge.PodRef{Name: f.pods[0].Name, UID: f.pods[0].UID}
+		clear(f.evacuations)
+		during := f.observed()
 		during.Passed = []surge.PodRef{passed}
-		after := w.observed()
+		after := f.observed()
 		after.Passed, after.Marked, after.Deployment = during.Passed, nil, after.Deployment.DeepCopy()
 		surge.SetBaseline(after.Deployment, nil)
 		deleted := after
