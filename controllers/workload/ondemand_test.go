@@ -17,11 +17,14 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	fcache "k8s.io/client-go/tools/cache/testing"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuators"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -40,6 +43,14 @@ func TestWatchesRestartForAnObjectThatAppearsWhileTheyStop(t *testing.T) {
 	w.isNeeded = func() bool { return true }
 	g.Expect(d.stop(w)).To(BeFalse())
 	g.Expect(w.running.Load()).NotTo(BeNil())
+}
+
+func TestEvacuationsThatStartWatches(t *testing.T) {
+	for _, d := range evacuators.Table {
+		e := &v1alpha1.Evacuation{Status: v1alpha1.EvacuationStatus{ActiveEvacuatorClass: ptr.To(d.Class)}}
+		NewWithT(t).Expect(isSurging(e)).To(Equal(d.Class == v1alpha1.EvacuatorClassDeployment), d.Class)
+	}
+	NewWithT(t).Expect(isSurging(&v1alpha1.Evacuation{})).To(BeFalse())
 }
 
 func TestSearchForSurgesThatAProxyAnswers(t *testing.T) {
