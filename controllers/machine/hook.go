@@ -118,6 +118,9 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 			return nil // another manager drains the Node
 		}
 		if r.mayStrand(s) { // the hook of this manager was removed
+			if s.machine.Labels[clusterv1.WatchLabel] == "" { // no other manager ends what the maintenance has set on the Machine
+				return r.leaveRunning(ctx, s)
+			}
 			stranded, err := r.findStranded(ctx, s)
 			switch {
 			case err != nil && !workload.IsNotConnected(err):

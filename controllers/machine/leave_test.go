@@ -21,6 +21,8 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 		cluster, stored string // the labels of its Cluster: in the cache, and in the API server if that differs
 		meanwhile       func(*clusterv1.Machine)
 		unconnected     bool // at first
+		paused          bool
+		unlabelled      bool // the label of the Machine is removed
 		drains, hooked  bool // at last
 	}{
 		"M175: its drain ends, and the hook is removed": {cluster: ours},
@@ -28,6 +30,8 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 			delete(m.Annotations, v1alpha1.PreDrainHookAnnotation)
 		}},
 		"M175: also if the workload cluster is connected later":                                         {cluster: ours, unconnected: true},
+		"M175: nothing of it is left on a Machine that no other manager has":                            {cluster: ours, unconnected: true, unlabelled: true},
+		"M175: it stays while the Cluster is paused, so that both labels can be changed":                {cluster: ours, paused: true, drains: true, hooked: true},
 		"M175: its drain is left to the other manager if its Cluster has left the filter, too":          {cluster: theirs, drains: true},
 		"M175: also if the watch has not delivered that, and the hook stays until it has":               {cluster: ours, stored: theirs, drains: true, hooked: true},
 		"M175: a drain before an update in place that has begun does not end before the update is over": {cluster: ours, meanwhile: beginUpdate, drains: true},
@@ -37,9 +41,13 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 			cluster := &clusterv1.Cluster{}
 			d.Expect(d.management.Get(t.Context(), clusterKey, cluster)).To(Succeed())
 			cluster.Labels = map[string]string{clusterv1.WatchLabel: tc.cluster}
+			cluster.Spec.Paused = &tc.paused
 			d.Expect(d.management.Update(t.Context(), cluster)).To(Succeed())
 			d.change(func(m *clusterv1.Machine) {
 				m.Labels[clusterv1.WatchLabel] = theirs
+				if tc.unlabelled {
+					delete(m.Labels, clusterv1.WatchLabel)
+				}
 				m.Annotations[v1alpha1.PreDrainHookAnnotation] = v1alpha1.HookOwner + "/" + ours
 				if tc.meanwhile != nil {
 					tc.meanwhile(m)
@@ -75,9 +83,10 @@ func TestMachineThatLeavesTheFilter(t *testing.T) {
 			d.Expect(continues).To(Equal(tc.drains))
 			stored := d.stored()
 			d.Expect(machinedrain.HasHook(stored)).To(Equal(tc.hooked))
-			if tc.meanwhile == nil && !tc.unconnected { // another manager continues where the drain ended
-				d.Expect(machinedrain.MayHaveMaintenance(stored)).To(Equal(tc.drains))
-				d.Expect(conditions.Has(stored, v1alpha1.MachineNodeMaintenance)).To(Equal(tc.drains))
+			if tc.meanwhile == nil { // another manager continues where the drain ended
+				isLeft := tc.drains || tc.unconnected && !tc.unlabelled // to the other manager, which may have written it
+				d.Expect(machinedrain.MayHaveMaintenance(stored)).To(Equal(isLeft))
+				d.Expect(conditions.Has(stored, v1alpha1.MachineNodeMaintenance)).To(Equal(isLeft))
 			}
 			d.r.forget(client.ObjectKeyFromObject(d.machine))
 		})
