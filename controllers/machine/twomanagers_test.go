@@ -87,14 +87,14 @@ func TestLimitedRecords(t *testing.T) {
 		g := NewWithT(t)
 		r, s := stored(t, nil)
 		s.BlockedSince = now.Add(-10 * time.Second)
-		for at, again := range map[time.Time]time.Duration{{}: 11 * time.Second, now.Add(time.Hour): 11 * time.Second, now.Add(time.Second): time.Second} {
+		for at, again := range map[time.Time]time.Duration{{}: time.Second, now.Add(time.Hour): time.Second, now.Add(time.Second / 2): time.Second / 2} {
 			result, err := r.report(t.Context(), s, outcome{action: wait, reason: v1alpha1.ReasonMachineDraining, at: at})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(result.RequeueAfter).To(Equal(again))
 		}
 		result, err := r.reportFailure(t.Context(), s, reconcile.Result{}, r.recordClock(t.Context(), s))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(result.RequeueAfter).To(Equal(11 * time.Second))
+		g.Expect(result.RequeueAfter).To(Equal(time.Second))
 		g.Expect(r.memoryOf(s.machine).failure.Err).NotTo(HaveOccurred())
 	})
 	t.Run("R91: records that the API server refuses are not counted, and the refusal persists", func(t *testing.T) {

@@ -71,7 +71,7 @@ func (w *Limiter[K]) FairInterval(now time.Time, of func(K) bool) time.Duration 
 	return time.Duration(objects) * time.Second / writesPerSecond
 }
 
-// Record records a write.
+// Record records a write. One that did not wait for NextUrgent does not delay the next urgent one for longer than urgentInterval.
 func (w *Limiter[K]) Record(key K, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +82,9 @@ func (w *Limiter[K]) Record(key K, now time.Time) {
 	if w.used[key].Before(now) {
 		w.used[key] = now
 	}
-	w.used[key] = w.used[key].Add(urgentInterval)
+	if w.used[key] = w.used[key].Add(urgentInterval); w.used[key].After(now.Add(urgentBurst * urgentInterval)) {
+		w.used[key] = now.Add(urgentBurst * urgentInterval)
+	}
 }
 
 // RemoveAll deletes the records of all matching objects.

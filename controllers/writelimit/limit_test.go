@@ -62,4 +62,14 @@ func TestUrgentWrites(t *testing.T) {
 		writes.Remove("a")
 		g.Expect(writes.NextUrgent("a", start)).To(Equal(start))
 	})
+	t.Run("R91: writes that are never delayed, however many, delay the next one by a second", func(t *testing.T) {
+		g, start := NewWithT(t), time.Unix(1_000_000, 0)
+		var writes Limiter[string]
+		for range 1000 {
+			writes.Record("a", start)
+		}
+		g.Expect(writes.NextUrgent("a", start)).To(Equal(start.Add(time.Second)))
+		writes.Record("a", start.Add(-time.Hour))
+		g.Expect(writes.NextUrgent("a", start.Add(-time.Hour))).To(Equal(start.Add(-time.Hour+time.Second)), "the clock was set back")
+	})
 }
