@@ -116,6 +116,10 @@ func TestOutdatedDecision(t *testing.T) {
 		scale(d)
 		d.Reports[0] = surge.Report{Refusal: surge.Edited, Message: "edited"}
 	}
+	refuseAll := func(d *surge.Decision) {
+		refuse(d)
+		d.Reports = append(d.Reports, surge.Report{Pod: "other", Refusal: surge.Edited, Message: "edited"})
+	}
 	nothing, resume := func(*present) {}, func(p *present) { p.suspended = false }
 	suspend, pause := func(p *present) { p.suspended = true }, func(p *present) { p.paused = paused }
 	cancel := func(p *present) { _ = p.Delete(context.Background(), m.DeepCopy()) }
@@ -124,6 +128,12 @@ func TestOutdatedDecision(t *testing.T) {
 	}
 	evict, forget := func(p *present) { p.pod.DeletionTimestamp = new(metav1.Now()) }, func(p *present) { p.pods = nil }
 	expire := func(p *present) { p.now = p.now.Add(time.Hour) }
+	lose := func(p *present) { // as if the API server had refused the report
+		e := &v1alpha1.Evacuation{}
+		_ = p.Get(context.Background(), client.ObjectKeyFromObject(p.evacuation), e)
+		e.Status, p.suspended = p.evacuation.Status, true
+		_ = p.Status().Update(context.Background(), e)
+	}
 	later := func(p *present) {
 		p.evacuation.Spec.Evacuators = []v1alpha1.Evacuator{{EvacuatorClass: "later.example.com", Priority: 1}}
 	}
@@ -151,6 +161,8 @@ func TestOutdatedDecision(t *testing.T) {
 		"E97: a lost surge is not scaled back after a Machine was paused":        {restore, nothing, suspend, false, false, false},
 		"E77: a Deployment is not scaled up after the drain was cancelled":       {begin, nothing, withdraw, false, false, false},
 		"E25: a Deployment is scaled although a refused Pod is evicted":          {refuse, nothing, evict, true, true, false},
+		"E25: a Deployment is scaled although a refused Pod is then paused":      {refuseAll, nothing, suspend, true, true, false},
+		"M160: a surge does not end in a pause if the report is not stored":      {refuseAll, nothing, lose, false, false, false},
 	} {
 		t.Run(name+", while reports are stored", func(t *testing.T) {
 			g, found := NewWithT(t), &present{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}

@@ -123,7 +123,7 @@ func (r *Reconciler) finder(ctx context.Context, cluster types.NamespacedName) (
 
 // isOutdated reports whether a Pod that the Deployment was found to replace does not wait for that any more, since its drain was suspended
 // or cancelled, or its deadline exceeded, or whether the Pods are not known: the requests since they were found may have taken long. Pods
-// that the decision refuses do not count, because they may be evicted. What ends a surge by its reports is only outdated by a suspension.
+// that the decision refuses may be evicted, and what ends a surge by its reports may follow a cancellation: a suspension counts for both.
 func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) {
 	if d.Deployment == nil && d.Autoscaler == nil && len(d.Mark)+len(d.Unmark) == 0 {
 		return false, nil
@@ -137,14 +137,14 @@ func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) 
 		return !known, err //nolint:wrapcheck // it names what was read
 	}
 	return slices.ContainsFunc(s.observed.Leaving, func(pod surge.Leaving) bool {
-		if pod.Suspended || d.Refuses(pod.UID) {
+		if pod.Suspended {
 			return false
 		}
 		at := slices.IndexFunc(found, func(a assignment.Assignment) bool { return a.Pod.UID == pod.UID })
-		if at >= 0 && found[at].Suspended {
+		if at >= 0 && found[at].Suspended { // also if the decision refuses the Pod: the API server may have refused the report about that
 			return true
 		}
-		return !d.Ends() && (at < 0 || found[at].Expired || found[at].Passed)
+		return !d.Ends() && !d.Refuses(pod.UID) && (at < 0 || found[at].Expired || found[at].Passed)
 	}), nil
 }
 
