@@ -184,7 +184,9 @@ func decide(o Observation) Decision {
 	case err != nil:
 		return dropInvalid(o, err)
 	case b != nil:
-		return (&surging{Observation: o, b: b}).next()
+		d := (&surging{Observation: o, b: b}).next()
+		d.Unmark = slices.Concat(d.Unmark, o.left(b))
+		return d
 	}
 	if d, found := scaleBackAfterUndo(o); found {
 		return d
@@ -317,6 +319,11 @@ func (s *surging) supersede(way way, what, actor string) Decision {
 		Warning: true, Reason: EventSuperseded, Message: actor + " changed " + what + " during the surge: the change is kept, and the Pods are evicted",
 	}
 	return d
+}
+
+// left returns the Pods of earlier rounds that are still marked, because the write after such a round has failed.
+func (o Observation) left(b *Baseline) []PodRef {
+	return slices.DeleteFunc(slices.Concat(o.Abandoned, o.Passed), func(pod PodRef) bool { return b.includes(pod.UID) })
 }
 
 // staying returns the marked Pods whose drain was cancelled.

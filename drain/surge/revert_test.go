@@ -100,6 +100,32 @@ func TestRevert(t *testing.T) {
 			}
 		}
 	})
+	t.Run("E77, E87: restores the deletion cost of Pods of an earlier round also during the next round, if that has failed before", func(t *testing.T) {
+		f := surged(2, 1)
+		passed, abandoned := surge.PodRef{Name: "passed", UID: "passed"}, surge.PodRef{Name: "abandoned", UID: "abandoned"}
+		for range 4 { // until the Deployment is scaled back
+			o := f.observed()
+			o.Abandoned, o.Passed = append(o.Abandoned, abandoned), []surge.PodRef{passed}
+			if d := surge.Decide(o); !slices.Equal(d.Unmark, []surge.PodRef{abandoned, passed}) {
+				t.Errorf("got %+v", d)
+			}
+			f.step()
+			f.settle()
+		}
+		if f.baseline() != nil {
+			t.Errorf("the surge has not ended: %+v", f.baseline())
+		}
+	})
+	t.Run("E24: a Pod of the round whose evacuator has completed stays marked when the Deployment is scaled back for the other one", func(t *testing.T) {
+		f := surged(2, 2)
+		f.settle()
+		f.step() // mark
+		o := f.observed()
+		o.Abandoned, o.Leaving = []surge.PodRef{o.Leaving[0].PodRef}, o.Leaving[1:]
+		if d := surge.Decide(o); len(o.Marked) != 2 || d.Deployment == nil || len(d.Unmark) > 0 {
+			t.Errorf("got %+v", d)
+		}
+	})
 	t.Run("E25: replaces the other Pod when the evacuation of one of two is cancelled", func(t *testing.T) {
 		f := surged(2, 2)
 		stays, moves := f.pods[0].UID, f.pods[1].UID
