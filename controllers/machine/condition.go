@@ -137,6 +137,7 @@ func (r *Reconciler) reportFailure(ctx context.Context, s *scope, result reconci
 	var delayed recordDelayedError
 	if errors.As(err, &delayed) {
 		err, result = nil, workload.RequeueAt(delayed.due, s.now)
+		s.blind = true // a block that is known does not end
 	}
 	if workload.IsNotConnected(err) || workload.IsPaused(err) {
 		err, result = nil, reconcile.Result{} // the next connection, or the end of the pause, triggers a reconciliation

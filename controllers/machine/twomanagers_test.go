@@ -96,6 +96,7 @@ func TestLimitedRecords(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(Equal(time.Second))
 		g.Expect(r.memoryOf(s.machine).failure.Err).NotTo(HaveOccurred())
+		g.Expect(s.blind).To(BeTrue(), "what has blocked the drain counts further")
 	})
 	t.Run("R91: records that the API server refuses are not counted, and the refusal persists", func(t *testing.T) {
 		g, machine := NewWithT(t), machineWithTimeout(now)
