@@ -110,7 +110,7 @@ type byAutoscaler struct {
 func (w byAutoscaler) raised() bool { return w.autoscaler != nil && noteOf(w.autoscaler) != nil }
 
 // wasRaised reports whether the autoscaler has no note any more: a tool has replaced it. That it is raised is reported to the Pods before
-// the write, which may fail, and is repeated for restartTime.
+// the write, which may fail, and is repeated for restartTime. A drain that is suspended between the two, and for longer, looks the same.
 func (w byAutoscaler) wasRaised() bool {
 	return !w.raised() && w.b.Returning == nil && slices.ContainsFunc(w.Leaving, func(pod Leaving) bool {
 		return w.b.includes(pod.UID) && pod.Surged == EventSurged && !w.Now.Before(pod.Progress.Add(restartTime))

@@ -35,7 +35,7 @@ type History struct {
 	Faults []InjectedFault
 	// MaxParallelDrains is that of the policy, 0 if it has none.
 	MaxParallelDrains int
-	// ClockOff is how far the clock of a manager was wrong at most: its timeouts may have ended that much early.
+	// ClockOff is how far the clock of a manager or of an API server was wrong at most: timeouts may have ended that much early.
 	ClockOff time.Duration
 	// ClusterDeleted is when a fault deleted the Cluster, zero if none did. The Machines of a deleted Cluster are not drained.
 	ClusterDeleted time.Time
