@@ -118,6 +118,13 @@ func TestLimitedRecords(t *testing.T) {
 		NewWithT(t).Expect(r.Client.Get(t.Context(), client.ObjectKeyFromObject(s.machine), machine)).To(Succeed())
 		return machine
 	}
+	t.Run("R91: the record of a running Machine is not delayed as well: mayPatch limits it", func(t *testing.T) {
+		r, s := stored(t, nil)
+		g := NewWithT(t)
+		g.Expect(r.nextRecord(s)).To(Equal(now.Add(time.Second)))
+		s.machine.DeletionTimestamp = nil
+		g.Expect(r.nextRecord(s)).To(Equal(now))
+	})
 	t.Run("M170: the record of a hold is not delayed", func(t *testing.T) {
 		r, s := stored(t, nil)
 		s.HeldByHooks = true
