@@ -30,13 +30,11 @@ const progressInterval = 5 * time.Second
 
 // report writes the condition of a draining Machine from the outcome of a step that waits, and returns the result of the reconciliation.
 func (r *Reconciler) report(ctx context.Context, s *scope, result outcome) (reconcile.Result, error) {
-	var delayed recordDelayedError
-	switch err := r.recordClock(ctx, s); {
-	case errors.As(err, &delayed) && (result.at.IsZero() || delayed.due.Before(result.at)):
-		return workload.RequeueAt(delayed.due, s.now), nil
-	case errors.As(err, &delayed):
-		return workload.RequeueAt(result.at, s.now), nil
-	case err != nil:
+	err := r.recordClock(ctx, s)
+	if delayed := (recordDelayedError{}); errors.As(err, &delayed) {
+		return workload.RequeueAt(s.requeueBy(&delayed.due, result).at, s.now), nil
+	}
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return r.reportWait(ctx, s, result)

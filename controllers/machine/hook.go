@@ -114,68 +114,67 @@ func (r *Reconciler) leave(ctx context.Context, s *scope, responsibility machine
 	case machinedrain.HandsOver:
 		return r.handOver(ctx, s)
 	default:
-		if machinedrain.HasHook(s.machine) {
-			return nil // another manager drains the Node
-		}
-		if r.mayStrand(s) { // the hook of this manager was removed
-			if s.machine.Labels[clusterv1.WatchLabel] == "" { // no other manager ends what the maintenance has set on the Machine
-				return r.leaveRunning(ctx, s)
-			}
-			stranded, err := r.findStranded(ctx, s)
-			switch {
-			case err != nil && !workload.IsNotConnected(err):
-				return err
-			case stranded:
-				return r.completeMaintenance(ctx, s)
-			}
-		}
-		err := r.patchMachine(ctx, s, "removing exclude annotations", machinedrain.RemoveExcludes)
-		if errors.Is(err, errRestored) {
-			return nil
-		}
-		return err
+		return r.leaveWithoutHook(ctx, s)
 	}
 }
 
-// leaveRunning removes the hook of a running Machine that has left the watch filter. It also ends a maintenance that no other manager can
-// end, as if the stage annotation had been removed. Without a connection, and while Cluster API updates the Machine in place, leave does
-// that later.
+// leaveRunning removes the hook of a running Machine that has left the watch filter, and ends its maintenance before, see endStranded.
 func (r *Reconciler) leaveRunning(ctx context.Context, s *scope) error {
 	change := machinedrain.RemoveHook
-	if r.mayStrand(s) {
-		switch stranded, err := r.findStranded(ctx, s); {
-		case workload.IsNotConnected(err):
-		case err != nil:
-			return err
-		default:
-			if stranded {
-				err = r.endMaintenance(ctx, s)
-			}
-			if err == nil {
-				err = r.setCondition(ctx, s, metav1.Condition{})
-			}
-			if err != nil {
-				return err
-			}
-			change = func(m *clusterv1.Machine) bool {
-				changed := machinedrain.EndMaintenance(m)
-				return machinedrain.RemoveHook(m) || changed
-			}
-		}
+	switch ended, err := r.endStranded(ctx, s); {
+	case err != nil:
+		return err
+	case ended:
+		change = machinedrain.EndMaintenanceAndRemoveHook
 	}
 	r.forget(client.ObjectKeyFromObject(s.machine))
 	return r.patchMachine(ctx, s, "removing the hook", change)
 }
 
-// mayStrand reports whether a running Machine that the watch filter does not select may have a maintenance that this manager must end now:
-// no other manager works in the workload cluster. If the Cluster has left the filter as well, the manager that has it continues. An update
-// in place that has begun is completed first.
-func (r *Reconciler) mayStrand(s *scope) bool {
-	return s.cluster != nil && s.cluster.DeletionTimestamp.IsZero() && r.Filter.Selects(s.cluster) && s.machine.DeletionTimestamp.IsZero() &&
-		machinedrain.MayHaveMaintenance(s.machine) && !machinedrain.UpdateContinues(s.machine)
+// leaveWithoutHook is leave for a Machine that does not have the hook of this manager. It ends what leaveRunning has left until later. What
+// the maintenance has set on the Machine is left to the manager that the label names.
+func (r *Reconciler) leaveWithoutHook(ctx context.Context, s *scope) error {
+	if machinedrain.HasHook(s.machine) {
+		return nil // another manager drains the Node
+	}
+	if r.Filter.MayStrand(s.cluster, s.machine) {
+		if s.machine.Labels[clusterv1.WatchLabel] == "" { // there is no such manager
+			return r.leaveRunning(ctx, s)
+		}
+		switch stranded, err := r.findStranded(ctx, s); {
+		case err != nil && !workload.IsNotConnected(err):
+			return err
+		case stranded:
+			return r.completeMaintenance(ctx, s)
+		}
+	}
+	if err := r.patchMachine(ctx, s, "removing exclude annotations", machinedrain.RemoveExcludes); !errors.Is(err, errRestored) {
+		return err
+	}
+	return nil
 }
 
-// findStranded reports whether such a Machine has a NodeMaintenance that must be completed.
+// endStranded ends the maintenance of a running Machine that has left the watch filter as if its stage annotation had been removed, unless
+// another manager or an update in place continues it. It returns false if it has not: without a connection, leave does it later.
+func (r *Reconciler) endStranded(ctx context.Context, s *scope) (ended bool, err error) {
+	if !r.Filter.MayStrand(s.cluster, s.machine) {
+		return false, nil
+	}
+	stranded, err := r.findStranded(ctx, s)
+	switch {
+	case workload.IsNotConnected(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case stranded:
+		if err := r.endMaintenance(ctx, s); err != nil {
+			return false, err
+		}
+	}
+	return true, r.setCondition(ctx, s, metav1.Condition{})
+}
+
+// findStranded reports whether a Machine for which WatchFilter.MayStrand is true has a NodeMaintenance that must be completed.
 func (r *Reconciler) findStranded(ctx context.Context, s *scope) (bool, error) {
 	if delivered, err := r.areLabelsDelivered(ctx, s); err != nil || !delivered { // the Cluster may just have left the filter, too
 		return false, errors.Wrap(cmp.Or(err, errLabelsNotDelivered), "finding a NodeMaintenance that no other manager can end")

@@ -67,6 +67,14 @@ func (f WatchFilter) ResponsibilityFor(m *clusterv1.Machine) Responsibility {
 	}
 }
 
+// MayStrand reports whether a Machine that the filter does not select may have a maintenance that the manager with the filter must end: its
+// Cluster, nil if it does not exist, has not left the filter, and no other manager works there. The maintenance does not end while the
+// Cluster is being deleted, nor before an update in place that has begun is completed. That of a deleted Machine ends as its deletion does.
+func (f WatchFilter) MayStrand(cluster *clusterv1.Cluster, m *clusterv1.Machine) bool {
+	return cluster != nil && cluster.DeletionTimestamp.IsZero() && f.Selects(cluster) && m.DeletionTimestamp.IsZero() &&
+		MayHaveMaintenance(m) && !UpdateContinues(m)
+}
+
 // HandedOverMessage says which manager must drain a Machine of which another one has set the hook.
 func (f WatchFilter) HandedOverMessage(m *clusterv1.Machine) string {
 	return "Waiting for the manager with --watch-filter=" + m.Labels[clusterv1.WatchLabel] + " to drain the Node, because label " + clusterv1.WatchLabel +

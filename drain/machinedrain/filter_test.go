@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/drain/machinedrain"
 )
 
@@ -62,4 +63,39 @@ func TestWatchFilter(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	})
+}
+
+func TestMaintenanceThatNoOtherManagerEnds(t *testing.T) {
+	deleted := ptr.To(metav1.Now())
+	for name, tc := range map[string]struct {
+		change func(*clusterv1.Cluster, *clusterv1.Machine)
+		want   bool
+	}{
+		"M175: ends that of a running Machine whose Cluster has the label": {func(*clusterv1.Cluster, *clusterv1.Machine) {}, true},
+		"M175: not if the Cluster has another label": {func(c *clusterv1.Cluster, _ *clusterv1.Machine) {
+			c.Labels[clusterv1.WatchLabel] = "b"
+		}, false},
+		"M175: not if the Cluster is being deleted": {func(c *clusterv1.Cluster, _ *clusterv1.Machine) { c.DeletionTimestamp = deleted }, false},
+		"M175: not if the Machine is being deleted": {func(_ *clusterv1.Cluster, m *clusterv1.Machine) { m.DeletionTimestamp = deleted }, false},
+		"M175: not if nothing shows a maintenance": {func(_ *clusterv1.Cluster, m *clusterv1.Machine) {
+			machinedrain.EndMaintenance(m)
+		}, false},
+		"M175: not while an update in place continues": {func(_ *clusterv1.Cluster, m *clusterv1.Machine) {
+			m.Annotations[clusterv1.UpdateInProgressAnnotation] = ""
+			machinedrain.AllowUpdate(inPlace(v1alpha1.InPlaceUpdatesDrain), v1alpha1.ReasonMachineDrained)(m)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{clusterv1.WatchLabel: "a"}}}
+			m := machine(func(m *clusterv1.Machine) { m.Labels = map[string]string{clusterv1.WatchLabel: "b"} })
+			machinedrain.DisableRemediation(m)
+			tc.change(cluster, m)
+			if got := machinedrain.WatchFilter("a").MayStrand(cluster, m); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+			if machinedrain.WatchFilter("a").MayStrand(nil, m) {
+				t.Error("there is no Cluster")
+			}
+		})
+	}
 }

@@ -137,6 +137,12 @@ func EndMaintenance(m *clusterv1.Machine) (changed bool) {
 	return EnableRemediation(m) || changed
 }
 
+// EndMaintenanceAndRemoveHook is EndMaintenance and RemoveHook.
+func EndMaintenanceAndRemoveHook(m *clusterv1.Machine) (changed bool) {
+	changed = EndMaintenance(m)
+	return RemoveHook(m) || changed
+}
+
 // EndDrain removes what a drain has set on a Machine: its request, its clock, and the permission of an in-place update.
 func EndDrain(m *clusterv1.Machine) (changed bool) {
 	return removeAnnotations(m, append(slices.Clone(clockAnnotations), v1alpha1.DrainRequestedAnnotation, v1alpha1.UpdateAllowedAnnotation)...)
