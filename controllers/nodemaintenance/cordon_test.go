@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -23,7 +24,12 @@ import (
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
+	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
+	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
+	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
+	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
+	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -98,19 +104,15 @@ func TestNodeWhoseCordonFails(t *testing.T) {
 					return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 				}
 				server := withMaintenancesBuilder(m, schedulable("a"), schedulable("b")).WithStatusSubresource(m).
-					WithInterceptorFuncs(interceptor.Funcs{
-						Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-							if object.GetName() == "a" {
-								if writes++; fails {
-									return refusal
-								}
+					WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+						if object.GetName() == "a" {
+							if writes++; fails {
+								return refusal
 							}
-							return c.Patch(ctx, object, patch, options...)
-						},
-					}).Build()
+						}
+						return nil
+					})).Build()
 				r := reconcilerOf(t, server, cluster)
-				r.Clusters = clustersWith(connectedTo{clustercache.NewFakeClusterCache(server, cluster), &rest.Config{}}, cluster)
-				r.Maintenances = &machinemaintenance.Requester{}
 				cordoned := func() *metav1.Condition {
 					g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed(), "the steps after it follow")
 					node := &corev1.Node{}
@@ -129,6 +131,91 @@ func TestNodeWhoseCordonFails(t *testing.T) {
 	}
 }
 
+// TestNodeThatCannotBeCordoned: another actor may have uncordoned it after the first Evacuations of its Pods were created.
+func TestNodeThatCannotBeCordoned(t *testing.T) {
+	const none, created, kept, withdrawn = "no Evacuation", "a new Evacuation", "an Evacuation", "a withdrawn Evacuation"
+	for name, tc := range map[string]struct {
+		cordoned, exists, skipped, atTimeout bool
+		want                                 string
+	}{
+		"R72: no Evacuation is created for a Pod of a Node that cannot be cordoned":  {want: none},
+		"R72: nor for its final eviction attempt":                                    {atTimeout: true, want: none},
+		"R72: one is created when the Node is cordoned":                              {cordoned: true, want: created},
+		"R72: an Evacuation that exists continues":                                   {exists: true, want: kept},
+		"R72: it is withdrawn for the same reasons as that of a Pod on another Node": {exists: true, skipped: true, want: withdrawn},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
+			e := evacuation.New(pod, nil, 0)
+			e.UID = "evacuation"
+			stored := fakes.Client()
+			drained := drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod}
+			if tc.exists {
+				g.Expect(stored.Create(t.Context(), e)).To(Succeed())
+				drained.evacuation = e.DeepCopy()
+			}
+			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
+			m, now := maintenanceOf("m", "one"), time.Now()
+			s := &scope{
+				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: now,
+				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{},
+			}
+			if !tc.cordoned {
+				s.cordonErrors["one"] = errors.New("change freeze")
+			}
+			s.drain = &drainState{pods: map[string][]drainedPod{"one": {drained}}, budgets: func() *budgets.Index { return budgets.NewIndex(nil, nil) }}
+			if tc.atTimeout {
+				s.drain.finalAttempts = map[types.UID]time.Time{pod.UID: now}
+			}
+			targets := sets.New(pod.UID)
+			if tc.skipped {
+				targets = nil
+			}
+			g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
+			got, err := none, stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)
+			switch {
+			case err != nil:
+				g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+			case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
+				got = withdrawn
+			case tc.exists:
+				got = kept
+			default:
+				got = created
+			}
+			g.Expect(got).To(Equal(tc.want))
+		})
+	}
+	t.Run("R72: onTimeout Delete deletes no Pod of a Node that cannot be cordoned", func(t *testing.T) {
+		g, cluster, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
+		m := maintenanceOf("m", "one")
+		m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
+		m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
+		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+		m.Status.DrainTimeout = draintimeout.Observe(m, now.Add(-time.Minute))
+		stored := withMaintenances(pod, m)
+		r := &Reconciler{
+			Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{},
+			Maintenances: &machinemaintenance.Requester{},
+		}
+		for _, cordonError := range []error{errors.New("change freeze"), nil} {
+			s := &scope{
+				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: now,
+				observation: &observedPods{},
+				nodes:       []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{"one": cordonError},
+			}
+			drained := drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}}
+			s.drain = &drainState{pods: map[string][]drainedPod{"one": {drained}}, deleteErrors: map[types.UID]error{}}
+			_, err := r.deleteRemainingPods(t.Context(), s)
+			g.Expect(err).NotTo(HaveOccurred())
+			deleted := apierrors.IsNotFound(stored.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}))
+			g.Expect(deleted).To(Equal(cordonError == nil))
+		}
+	})
+}
+
 func TestDrainThatEndsWhileACordonHangs(t *testing.T) {
 	t.Run("R97: no Evacuation is requested for a NodeMaintenance that was completed while the request hung", func(t *testing.T) {
 		g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
@@ -145,8 +232,6 @@ func TestDrainThatEndsWhileACordonHangs(t *testing.T) {
 				},
 			}).Build()
 		r := reconcilerOf(t, server, cluster)
-		r.Clusters = clustersWith(connectedTo{clustercache.NewFakeClusterCache(server, cluster), &rest.Config{}}, cluster)
-		r.Maintenances = &machinemaintenance.Requester{}
 		s := &scope{request: workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)}, client: server, maintenance: m.DeepCopy(), now: time.Now()}
 		var err error
 		s.nodes, err = selectedNodes(t.Context(), server, m)
@@ -182,14 +267,12 @@ func TestDeletedBeforeItsStageIsReported(t *testing.T) {
 		cordoned := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "b"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 		cordoned.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}
 		server := withMaintenancesBuilder(m, node, cordoned).WithStatusSubresource(m).
-			WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetName() == "b" && fails {
-						return errors.New("connection refused")
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			}).Build()
+			WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+				if object.GetName() == "b" && fails {
+					return errors.New("connection refused")
+				}
+				return nil
+			})).Build()
 		r := reconcilerOf(t, server, cluster)
 		if fails {
 			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).NotTo(Succeed())

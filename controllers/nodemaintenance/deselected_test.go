@@ -42,14 +42,12 @@ func TestNodeIsListedBeforeItIsCordoned(t *testing.T) {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{"pool": "x"}}}
 		}
 		m := selectingByLabel()
-		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				if object.GetName() == "b" {
-					return errors.New("context deadline exceeded")
-				}
-				return c.Patch(ctx, object, patch, options...)
-			},
-		}).Build()
+		server := fakes.Builder(m, node("a"), node("b")).WithStatusSubresource(m).WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+			if object.GetName() == "b" {
+				return errors.New("context deadline exceeded")
+			}
+			return nil
+		})).Build()
 		s := &scope{client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
 		g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(m), s.before)).To(Succeed())
 		s.maintenance = s.before.DeepCopy()
@@ -104,16 +102,12 @@ func TestConditionsOfADeselectedNode(t *testing.T) {
 			a.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.NodeMaintenancePlanned, Status: corev1.ConditionTrue, Reason: v1alpha1.ReasonNodeMaintenance}}
 			refuses := true
 			server := withMaintenancesBuilder(m, a, b).WithStatusSubresource(m, a).
-				WithInterceptorFuncs(interceptor.Funcs{
-					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
-						options ...client.SubResourcePatchOption,
-					) error {
-						if object.GetName() == "a" && refuses {
-							return apierrors.NewForbidden(corev1.Resource("nodes"), "a", errors.New("change freeze"))
-						}
-						return c.SubResource(of).Patch(ctx, object, patch, options...)
-					},
-				}).Build()
+				WithInterceptorFuncs(beforeStatusPatch(func(object client.Object) error {
+					if object.GetName() == "a" && refuses {
+						return apierrors.NewForbidden(corev1.Resource("nodes"), "a", errors.New("change freeze"))
+					}
+					return nil
+				})).Build()
 			r := reconcilerOf(t, server, cluster)
 			stored := &v1alpha1.NodeMaintenance{}
 			reconcile := func() {
@@ -152,14 +146,12 @@ func TestDeselectedNodes(t *testing.T) {
 			m.Status.NodeStatuses = append(m.Status.NodeStatuses, v1alpha1.NodeMaintenanceNodeStatus{NodeRef: v1alpha1.NodeReference{Name: name}})
 		}
 		hangs := true
-		server := withMaintenancesBuilder(append(objects, m)...).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				if object.GetName() == "a" && hangs {
-					return &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
-				}
-				return c.Patch(ctx, object, patch, options...)
-			},
-		}).Build()
+		server := withMaintenancesBuilder(append(objects, m)...).WithStatusSubresource(m).WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+			if object.GetName() == "a" && hangs {
+				return &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}
+			}
+			return nil
+		})).Build()
 		r := reconcilerOf(t, server, cluster)
 		reconcile := func() (unschedulable, listed []string) {
 			g.Expect(r.reconcileOnce(t, server, cluster, m.Name)).To(Succeed())

@@ -1,7 +1,6 @@
 package nodemaintenance
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -10,10 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/history"
@@ -61,19 +58,10 @@ func TestMaintenanceThatVanishedWithoutEvent(t *testing.T) {
 			}
 			writes, vanished := 0, completed("vanished")
 			remote := withMaintenancesBuilder(vanished, completed("present")).WithStatusSubresource(vanished).
-				WithInterceptorFuncs(interceptor.Funcs{
-					SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch,
-						options ...client.SubResourcePatchOption,
-					) error {
-						writes++
-						return c.SubResource(of).Patch(ctx, object, patch, options...)
-					},
-				}).Build()
-			reconciler := func() *Reconciler {
-				r := reconcilerOf(t, remote, cluster)
-				r.Maintenances = &machinemaintenance.Requester{}
-				return r
-			}
+				WithInterceptorFuncs(beforeStatusPatch(func(client.Object) error {
+					writes++
+					return nil
+				})).Build()
 			request := func(name string) workload.Request {
 				return workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}}
 			}
@@ -83,8 +71,8 @@ func TestMaintenanceThatVanishedWithoutEvent(t *testing.T) {
 					g.Expect(err).NotTo(HaveOccurred())
 				}
 			}
-			reconcile(reconciler(), "vanished", "present")
-			restarted := reconciler()
+			reconcile(reconcilerOf(t, remote, cluster), "vanished", "present")
+			restarted := reconcilerOf(t, remote, cluster)
 			writes = 0
 			reconcile(restarted, "vanished", "present")
 			g.Expect(writes).To(BeZero(), "what has been written is remembered anyway")

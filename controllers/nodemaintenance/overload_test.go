@@ -1,7 +1,6 @@
 package nodemaintenance
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -14,10 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
@@ -39,16 +36,14 @@ func TestOverloadOfTheAPIServer(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 			node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
 			refuses, now := true, clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
-			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetName() == "a" && refuses {
-						return tc.refusal
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			}).Build()
+			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+				if object.GetName() == "a" && refuses {
+					return tc.refusal
+				}
+				return nil
+			})).Build()
 			r := reconcilerOf(t, server, cluster)
-			r.Clock, r.Maintenances = now, &machinemaintenance.Requester{}
+			r.Clock = now
 			reconcile := func() (isReported bool) {
 				result, err := r.Reconcile(t.Context(), workload.Request{Cluster: cluster, Object: client.ObjectKeyFromObject(m)})
 				g.Expect(err).NotTo(HaveOccurred())

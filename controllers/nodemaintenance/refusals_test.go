@@ -24,16 +24,13 @@ import (
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/machinemaintenance"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/budgets"
-	"github.com/capnm/cluster-api-node-maintenance/drain/draintimeout"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
 	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/drain/planinput"
-	"github.com/capnm/cluster-api-node-maintenance/drain/rules"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
 
@@ -247,11 +244,6 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
-// notFoundByProxy is the error of a client about the 404 of a proxy.
-func notFoundByProxy(name string) error {
-	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodPatch, corev1.Resource("nodes"), name, "page not found", 0, true)
-}
-
 func TestErrorsThatAreNoRefusals(t *testing.T) {
 	for name, err := range map[string]error{
 		"R71: a conflict with a stale cache is not reported: the Node is read again": apierrors.NewConflict(corev1.Resource("nodes"), "one", nil),
@@ -394,105 +386,18 @@ func TestRefusedInstigator(t *testing.T) {
 	}
 }
 
-// TestNodeThatCannotBeCordoned: another actor may have uncordoned it after the first Evacuations of its Pods were created.
-func TestNodeThatCannotBeCordoned(t *testing.T) {
-	const none, created, kept, withdrawn = "no Evacuation", "a new Evacuation", "an Evacuation", "a withdrawn Evacuation"
-	for name, tc := range map[string]struct {
-		cordoned, exists, skipped, atTimeout bool
-		want                                 string
-	}{
-		"R72: no Evacuation is created for a Pod of a Node that cannot be cordoned":  {want: none},
-		"R72: nor for its final eviction attempt":                                    {atTimeout: true, want: none},
-		"R72: one is created when the Node is cordoned":                              {cordoned: true, want: created},
-		"R72: an Evacuation that exists continues":                                   {exists: true, want: kept},
-		"R72: it is withdrawn for the same reasons as that of a Pod on another Node": {exists: true, skipped: true, want: withdrawn},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g, cluster := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
-			e := evacuation.New(pod, nil, 0)
-			e.UID = "evacuation"
-			stored := fakes.Client()
-			drained := drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod}
-			if tc.exists {
-				g.Expect(stored.Create(t.Context(), e)).To(Succeed())
-				drained.evacuation = e.DeepCopy()
-			}
-			r := &Reconciler{Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{}}
-			m, now := maintenanceOf("m", "one"), time.Now()
-			s := &scope{
-				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: now,
-				nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{},
-			}
-			if !tc.cordoned {
-				s.cordonErrors["one"] = errors.New("change freeze")
-			}
-			s.drain = &drainState{pods: map[string][]drainedPod{"one": {drained}}, budgets: func() *budgets.Index { return budgets.NewIndex(nil, nil) }}
-			if tc.atTimeout {
-				s.drain.finalAttempts = map[types.UID]time.Time{pod.UID: now}
-			}
-			targets := sets.New(pod.UID)
-			if tc.skipped {
-				targets = nil
-			}
-			g.Expect(r.applyTargets(t.Context(), s, targets, nil)).To(Succeed())
-			got, err := none, stored.Get(t.Context(), client.ObjectKeyFromObject(e), e)
-			switch {
-			case err != nil:
-				g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
-			case !evacuation.HasInstigator(e, v1alpha1.NodeMaintenanceInstigatorFinalizer):
-				got = withdrawn
-			case tc.exists:
-				got = kept
-			default:
-				got = created
-			}
-			g.Expect(got).To(Equal(tc.want))
-		})
-	}
-	t.Run("R72: onTimeout Delete deletes no Pod of a Node that cannot be cordoned", func(t *testing.T) {
-		g, cluster, now := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, time.Now().Truncate(time.Second)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}, Spec: corev1.PodSpec{NodeName: "one"}}
-		m := maintenanceOf("m", "one")
-		m.Annotations = map[string]string{v1alpha1.OwnerMachineAnnotation: "fleet/m"}
-		m.Spec.Evacuation.DrainTimeoutSeconds, m.Spec.Evacuation.OnTimeout = new(int32(60)), v1alpha1.OnTimeoutDelete
-		m.Status.StageStatuses = []v1alpha1.StageStatus{{Name: v1alpha1.StageDrain, StartTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
-		m.Status.DrainTimeout = draintimeout.Observe(m, now.Add(-time.Minute))
-		stored := withMaintenances(pod, m)
-		r := &Reconciler{
-			Clusters: clustersWith(clustercache.NewFakeClusterCache(stored, cluster), cluster), Clock: clock.RealClock{},
-			Maintenances: &machinemaintenance.Requester{},
-		}
-		for _, cordonError := range []error{errors.New("change freeze"), nil} {
-			s := &scope{
-				request: workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: "m"}}, client: stored, maintenance: m, before: m.DeepCopy(), now: now,
-				observation: &observedPods{},
-				nodes:       []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one"}}}, cordonErrors: map[string]error{"one": cordonError},
-			}
-			drained := drainedPod{Pod: planinput.Pod{Type: v1alpha1.PodTypeDefault}, object: pod, verdict: rules.Verdict{Behavior: v1alpha1.DrainBehaviorDrain}}
-			s.drain = &drainState{pods: map[string][]drainedPod{"one": {drained}}, deleteErrors: map[types.UID]error{}}
-			_, err := r.deleteRemainingPods(t.Context(), s)
-			g.Expect(err).NotTo(HaveOccurred())
-			deleted := apierrors.IsNotFound(stored.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}))
-			g.Expect(deleted).To(Equal(cordonError == nil))
-		}
-	})
-}
-
 func TestRefusedSweep(t *testing.T) {
 	g := NewWithT(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Annotations: map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}}}
 	node.Spec.Unschedulable = true
 	e := evacuation.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web", UID: "pod"}}, nil, 0)
 	stored := fakes.Client(node)
-	refusing := interceptor.NewClient(stored, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-			if object.GetName() == e.Name {
-				return apierrors.NewForbidden(corev1.Resource("any"), e.Name, errors.New("change freeze"))
-			}
-			return c.Patch(ctx, object, patch, options...)
-		},
-	})
+	refusing := interceptor.NewClient(stored, beforePatch(func(object client.Object) error {
+		if object.GetName() == e.Name {
+			return apierrors.NewForbidden(corev1.Resource("any"), e.Name, errors.New("change freeze"))
+		}
+		return nil
+	}))
 	left := orphan.Orphans{Record: true, Evacuations: []*v1alpha1.Evacuation{e}}
 	sweeper := &Sweeper{Clock: clock.RealClock{}}
 	g.Expect(sweeper.sweep(t.Context(), refusing, node, left)).To(MatchError(ContainSubstring("change freeze")), "R64: it is repeated")

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 )
@@ -32,14 +31,12 @@ func TestRefusedUncordon(t *testing.T) {
 		}
 		refuses := true
 		server := withMaintenancesBuilder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
-			WithInterceptorFuncs(interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetName() == "b" && refuses {
-						return refusal
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			}).Build()
+			WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+				if object.GetName() == "b" && refuses {
+					return refusal
+				}
+				return nil
+			})).Build()
 		r := reconcilerOf(t, server, cluster)
 		stored := &v1alpha1.NodeMaintenance{}
 		reconcile := func() (schedulable []string) {

@@ -24,83 +24,16 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capnm/cluster-api-node-maintenance/api/v1alpha1"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/expectations"
-	"github.com/capnm/cluster-api-node-maintenance/controllers/tracing"
 	"github.com/capnm/cluster-api-node-maintenance/controllers/workload"
 	"github.com/capnm/cluster-api-node-maintenance/drain/cordon"
 	"github.com/capnm/cluster-api-node-maintenance/drain/evacuation"
-	"github.com/capnm/cluster-api-node-maintenance/drain/nodeselection"
 	"github.com/capnm/cluster-api-node-maintenance/drain/orphan"
 	"github.com/capnm/cluster-api-node-maintenance/test/fakes"
 )
-
-// connectedTo is a ClusterCache with a connection to a server.
-type connectedTo struct {
-	clustercache.ClusterCache
-	config *rest.Config
-}
-
-func (c connectedTo) GetRESTConfig(context.Context, client.ObjectKey) (*rest.Config, error) {
-	return c.config, nil
-}
-
-// clustersWith returns the connections to the workload cluster of one Cluster.
-func clustersWith(cache clustercache.ClusterCache, cluster types.NamespacedName) *workload.Clusters {
-	management := fakes.Client(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}})
-	return workload.NewClusters(management, cache, fakes.Scheme(), workload.Limits{}, clock.RealClock{})
-}
-
-// reconcilerOf returns a reconciler for one workload cluster.
-func reconcilerOf(t *testing.T, server client.WithWatch, cluster types.NamespacedName) *Reconciler {
-	t.Helper()
-	return &Reconciler{
-		written:  expectations.New[*corev1.Node](t.Context(), workload.TrimNode),
-		Clusters: clustersWith(clustercache.NewFakeClusterCache(server, cluster), cluster), Recorder: tracing.NewRecorder(t.Context(), nil),
-		Clock: clock.RealClock{},
-	}
-}
-
-// reconcileOnce runs the steps for a NodeMaintenance, with the Nodes that it selects.
-func (r *Reconciler) reconcileOnce(t *testing.T, server client.Client, cluster types.NamespacedName, name string) error {
-	t.Helper()
-	g, request := NewWithT(t), workload.Request{Cluster: cluster, Object: types.NamespacedName{Name: name}}
-	s := &scope{request: request, client: server, before: &v1alpha1.NodeMaintenance{}, now: time.Now()}
-	g.Expect(server.Get(t.Context(), request.Object, s.before)).To(Succeed())
-	s.maintenance = s.before.DeepCopy()
-	var err error
-	s.nodes, err = selectedNodes(t.Context(), server, s.maintenance)
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, step := range r.steps(s) {
-		if done, err := step(t.Context(), s); err != nil || !done {
-			return err
-		}
-	}
-	return nil
-}
-
-// maintenanceOf returns a NodeMaintenance that drains Nodes.
-func maintenanceOf(name string, nodes ...string) *v1alpha1.NodeMaintenance {
-	return &v1alpha1.NodeMaintenance{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeMaintenanceSpec{Stage: v1alpha1.StageDrain, NodeSelector: v1alpha1.SelectNodes(nodes...)},
-	}
-}
-
-// withMaintenances returns a client of a workload cluster that stores NodeMaintenances and other objects.
-func withMaintenances(objects ...client.Object) client.Client {
-	return withMaintenancesBuilder(objects...).Build()
-}
-
-func withMaintenancesBuilder(objects ...client.Object) *fake.ClientBuilder {
-	return fakes.Builder(objects...).
-		WithIndex(&v1alpha1.Evacuation{}, "node", func(client.Object) []string { return nil }).
-		WithIndex(&v1alpha1.NodeMaintenance{}, "node", func(object client.Object) []string {
-			return nodeselection.Keys(object.(*v1alpha1.NodeMaintenance))
-		})
-}
 
 func TestWithdrawalFromCreatedEvacuations(t *testing.T) {
 	for name, tc := range map[string]struct{ delivered, wanted bool }{
@@ -152,15 +85,13 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		requests = new(int)
 		return evacuations, fakes.Builder(objects...).WithIndex(&v1alpha1.Evacuation{}, "node", func(object client.Object) []string {
 			return []string{object.GetAnnotations()[v1alpha1.EvacuationNodeAnnotation]}
-		}).WithInterceptorFuncs(interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				if object.GetNamespace() == "hangs" {
-					*requests++
-					return failure
-				}
-				return c.Patch(ctx, object, patch, options...)
-			},
-		}).Build(), requests
+		}).WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+			if object.GetNamespace() == "hangs" {
+				*requests++
+				return failure
+			}
+			return nil
+		})).Build(), requests
 	}
 	unanswered, node := &url.Error{Op: "Patch", URL: "https://workload", Err: context.DeadlineExceeded}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
 	requested := func(t *testing.T, stored client.Client) (namespaces []string) {
@@ -206,14 +137,12 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 			r, s := reconcilerAndScope(stored)
 			now := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
 			r.Clock = now
-			slow := interceptor.NewClient(stored, interceptor.Funcs{
-				Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-					if object.GetNamespace() == "hangs" {
-						now.SetTime(now.Now().Add(tc.took))
-					}
-					return c.Patch(ctx, object, patch, options...)
-				},
-			})
+			slow := interceptor.NewClient(stored, beforePatch(func(object client.Object) error {
+				if object.GetNamespace() == "hangs" {
+					now.SetTime(now.Now().Add(tc.took))
+				}
+				return nil
+			}))
 			s.client = slow
 			g.Expect(r.withdrawAll(t.Context(), s, []*corev1.Node{node}, nil)).To(Succeed())
 			g.Expect(*requests).To(Equal(tc.requests))
@@ -329,12 +258,10 @@ func TestWithdrawalsWithoutAnswer(t *testing.T) {
 		left.UID, left.Annotations, left.Spec.Unschedulable = "1", map[string]string{v1alpha1.NodeOriginAnnotation: cordon.Schedulable}, true
 		g.Expect(stored.Create(t.Context(), left)).To(Succeed())
 		var patched []string
-		recording := interceptor.NewClient(stored, interceptor.Funcs{
-			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-				patched = append(patched, object.GetName())
-				return c.Patch(ctx, object, patch, options...)
-			},
-		})
+		recording := interceptor.NewClient(stored, beforePatch(func(object client.Object) error {
+			patched = append(patched, object.GetName())
+			return nil
+		}))
 		sweeper := &Sweeper{Clock: clock.RealClock{}}
 		g.Expect(sweeper.sweep(t.Context(), recording, left, orphan.Orphans{Evacuations: evacuations, Record: true})).To(MatchError(unanswered))
 		g.Expect(*requests).To(Equal(1))
