@@ -60,10 +60,8 @@ func (r *Reconciler) cordon(ctx context.Context, s *scope) (bool, error) {
 			s.requeueBy(s.now.Add(refusedRetry))
 		}
 	}
-	if len(s.cordonErrors) > 0 && s.maintenance.Drains() && r.stillDraining(ctx, s) == nil { // a request may have taken long
-		return false, err
-	}
-	return err == nil, err
+	isOutdated := len(s.cordonErrors) > 0 && s.maintenance.Drains() && r.stillDraining(ctx, s) == nil // a request may have taken long
+	return err == nil && !isOutdated, err
 }
 
 // cordonFailed returns the message of the condition Cordoned if Nodes could not be cordoned, "" if all could.

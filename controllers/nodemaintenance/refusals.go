@@ -11,7 +11,6 @@ import (
 	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,11 +37,11 @@ func (s *scope) collect(ctx context.Context, doing string, err error) error {
 	return s.collectRepeated(ctx, doing, err)
 }
 
-// isOfWrite reports whether an error is the API server's answer to one particular write, or says that there was no answer in time: a
+// isOfWrite reports whether an error is a response of the API server, also an overloaded one, or says that there was no answer in time: a
 // webhook may hang for some objects only. So the error says nothing about other writes.
 func isOfWrite(err error) bool {
-	return answers.IsAnswer(err) || answers.IsUnanswered(err) ||
-		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
+	_, isResponse := answers.ResponseOf(err)
+	return isResponse || answers.IsUnanswered(err)
 }
 
 // collectRepeated is collect for a write that was repeated after a conflict: it records a conflict, too.
@@ -101,10 +100,10 @@ func (r *Reconciler) reportRefused(ctx context.Context, s *scope) (bool, error) 
 	return isOver, nil
 }
 
-// areOverload reports whether all writes were refused because the API server is overloaded or not ready, and not by a webhook.
+// areOverload reports whether all writes were refused because the API server is overloaded or not ready.
 func (r *refusals) areOverload() bool {
 	for _, err := range r.byWhat {
-		if answers.IsDeniedByWebhook(err) || !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) {
+		if !answers.IsOverload(err) {
 			return false
 		}
 	}

@@ -49,6 +49,12 @@ func IsAnswer(err error) bool {
 	}
 }
 
+// IsOverload reports whether the API server refuses a request because it is overloaded or not ready (429 or 503). The denial of a webhook
+// says nothing about that.
+func IsOverload(err error) bool {
+	return (apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)) && !IsDeniedByWebhook(err)
+}
+
 // DoesNotExist reports whether the API server has answered that the object of a request does not exist. If it does not serve the kind, it
 // is not known whether the object exists.
 func DoesNotExist(err error) bool {

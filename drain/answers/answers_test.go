@@ -188,3 +188,23 @@ func TestKindNotServed(t *testing.T) {
 		})
 	}
 }
+
+func TestIsOverload(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"R98: the API server has too many requests":     {apierrors.NewTooManyRequests("busy", 1), true},
+		"R98: the API server is not ready":              {apierrors.NewServiceUnavailable("starting"), true},
+		"R98: a webhook denies the request with 429":    {fakes.DeniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), false},
+		"R98: a webhook denies the request with 503":    {fakes.DeniedWith(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable), false},
+		"R98: the API server had a timeout":             {apierrors.NewTimeoutError("busy", 1), false},
+		"R98: the API server does not permit the write": {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n", errors.New("no")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := IsOverload(errors.Wrap(tc.err, "patching")); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

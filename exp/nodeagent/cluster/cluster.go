@@ -234,7 +234,7 @@ func (c *Client) CreateEvent(ctx context.Context, node *corev1.Node, eventType, 
 }
 
 // Answered reports whether the API server has answered a request that returned err: err is nil, the denial of an admission webhook with any
-// code, or another API error than one that a proxy or an overloaded API server sends, such as 404 without a Status, or 502.
+// code, or an API error. Those that a proxy or an overloaded API server sends do not count, such as 404 without a Status, or 502.
 func Answered(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
