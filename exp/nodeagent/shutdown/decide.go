@@ -75,8 +75,8 @@ func Decide(c Config, o Observed) (Action, string) {
 	}
 }
 
-// leaveToKubelet releases the lock as soon as the NodeMaintenance was requested: it exists, or the API server does not answer or has refused
-// it for long enough. The kubelet holds its own lock.
+// leaveToKubelet releases the lock as soon as the NodeMaintenance exists, or the API server has not answered, or has refused it, for long
+// enough. The kubelet holds its own lock.
 func leaveToKubelet(requested bool) Action {
 	if requested {
 		return Release
