@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/pkg/errors"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,28 +21,38 @@ import (
 )
 
 func TestOverloadOfTheAPIServer(t *testing.T) {
+	busy := apierrors.NewTooManyRequests("busy", 1)
 	for name, tc := range map[string]struct {
-		refusal  error
-		reported []bool // at each attempt
+		refusals map[string]error // by the name of the Node to restore
+		reported []bool           // at each attempt
 	}{
 		"R98: RestoreFailed reports an overload of the API server when it has lasted for ten seconds": {
-			apierrors.NewTooManyRequests("busy", 1), []bool{false, false, true},
+			map[string]error{"a": busy}, []bool{false, false, true},
 		},
-		"R98: or that it is not ready for as long":       {apierrors.NewServiceUnavailable("starting"), []bool{false, false, true}},
-		"R98: and at once if a webhook answers as if so": {fakes.DeniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests), []bool{true}},
+		"R98: or that it is not ready for as long": {map[string]error{"a": busy, "b": apierrors.NewServiceUnavailable("starting")}, []bool{false, false, true}},
+		"R98: and at once if a webhook answers as if so": {
+			map[string]error{"a": fakes.DeniedWith(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests)}, []bool{true},
+		},
+		"R98: and at once if another Node is refused for another reason": {
+			map[string]error{"a": busy, "b": apierrors.NewForbidden(corev1.Resource("nodes"), "b", errors.New("change freeze"))}, []bool{true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a")
+			g, cluster, m := NewWithT(t), types.NamespacedName{Namespace: "fleet", Name: "c"}, maintenanceOf("m", "a", "b")
 			m.Spec.Stage, m.Finalizers = v1alpha1.StageComplete, []string{v1alpha1.MaintenanceCompletionFinalizer}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"}, Spec: corev1.NodeSpec{Unschedulable: true}}
-			node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
+			cordoned := func(name string) *corev1.Node {
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{Unschedulable: true}}
+				node.Annotations = map[string]string{v1alpha1.NodeOriginAnnotation: "schedulable"}
+				return node
+			}
 			refuses, now := true, clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
-			server := withMaintenancesBuilder(m, node).WithStatusSubresource(m).WithInterceptorFuncs(beforePatch(func(object client.Object) error {
-				if object.GetName() == "a" && refuses {
-					return tc.refusal
-				}
-				return nil
-			})).Build()
+			server := withMaintenancesBuilder(m, cordoned("a"), cordoned("b")).WithStatusSubresource(m).
+				WithInterceptorFuncs(beforePatch(func(object client.Object) error {
+					if refuses {
+						return tc.refusals[object.GetName()]
+					}
+					return nil
+				})).Build()
 			r := reconcilerOf(t, server, cluster)
 			r.Clock = now
 			reconcile := func() (isReported bool) {
@@ -56,8 +67,9 @@ func TestOverloadOfTheAPIServer(t *testing.T) {
 			}
 			refuses = false
 			g.Expect(reconcile()).To(BeFalse())
-			g.Expect(server.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
-			g.Expect(node.Spec.Unschedulable).To(BeFalse())
+			nodes := &corev1.NodeList{}
+			g.Expect(server.List(t.Context(), nodes)).To(Succeed())
+			g.Expect(nodes.Items).To(HaveEach(HaveField("Spec.Unschedulable", false)))
 		})
 	}
 }

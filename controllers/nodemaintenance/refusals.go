@@ -54,7 +54,7 @@ func (s *scope) collectRepeated(ctx context.Context, doing string, err error) er
 }
 
 func (s *scope) recordRefusal(ctx context.Context, doing string, err error) {
-	ctrl.LoggerFrom(ctx).Error(err, "Failed to end the maintenance", "doing", doing)
+	ctrl.LoggerFrom(ctx).Error(err, "A write failed. It is repeated", "doing", doing)
 	s.refusals.mu.Lock()
 	defer s.refusals.mu.Unlock()
 	if s.refusals.byWhat == nil {
