@@ -22,41 +22,39 @@ func TestInvariantsOfEvacuations(t *testing.T) {
 		}})
 	}
 	const instigator = v1alpha1.NodeMaintenanceInstigatorFinalizer
+	begin := func(s *story, evacuated string) {
+		s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
+		evacuate(s, evacuated, instigator)
+	}
 	end := func(s *story) {
 		s.request(&s.Workload, controlplane.Event{Verb: "patch", Resource: "nodemaintenances", Name: "user", Code: 200})
 		s.store(&s.Workload, maintenanceKeys+"user", nil)
 	}
 	expectViolations(t, []happening{
 		{"E57: a NodeMaintenance is gone and still an instigator", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
-			evacuate(s, "n2", instigator)
+			begin(s, "n2")
 			end(s)
 		}, withdrawn},
 		{"E57: a NodeMaintenance has withdrawn", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
-			evacuate(s, "n2", instigator)
+			begin(s, "n2")
 			evacuate(s, "n2", "evacuation.coordination.k8s.io/instigator_other")
 			end(s)
 		}, nil},
 		{"E57: another NodeMaintenance drains the Node", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
+			begin(s, "n2")
 			s.storeMaintenance(v1alpha1.StageDrain, of("other", "n2"))
-			evacuate(s, "n2", instigator)
 			end(s)
 		}, nil},
 		{"E57: the Evacuation is one of another Node", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
-			evacuate(s, "n1", instigator)
+			begin(s, "n1")
 			end(s)
 		}, nil},
 		{"E57: a user removes the finalizer of a NodeMaintenance", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
-			evacuate(s, "n2", instigator)
+			begin(s, "n2")
 			s.store(&s.Workload, maintenanceKeys+"user", nil)
 		}, nil},
 		{"E57: another manager has created the Evacuation", func(s *story) {
-			s.storeMaintenance(v1alpha1.StageDrain, of("user", "n2"))
-			evacuate(s, "n2", instigator)
+			begin(s, "n2")
 			s.Managers = append(s.Managers, s.now)
 			end(s)
 		}, nil},

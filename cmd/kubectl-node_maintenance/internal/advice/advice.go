@@ -100,7 +100,7 @@ func OfWarning(kind forecast.WarningKind, labels v1alpha1.DrainLabelPolicy) stri
 }
 
 // byReason has the advice about each reason of forecast, budgets, and the conditions of Machines and Evacuations.
-var byReason = map[string]advice{
+var byReason = withEvacuators(map[string]advice{
 	string(budgets.BudgetExhausted): {
 		"If Pods of the budget are not ready, check why. Otherwise the drain continues when replacements are ready; more replicas or a larger " +
 			"maxUnavailable make it faster.", sectionBudget,
@@ -175,16 +175,18 @@ var byReason = map[string]advice{
 	v1alpha1.ReasonMachineDraining:               {"", "the-reason-is-draining-and-the-message-names-no-pods"},
 	v1alpha1.ReasonDaemonSetToleratesMaintenance: {"", "pods-of-a-daemonset-stay"},
 	v1alpha1.ReasonDaemonSetPodsNotRecreated:     {"", "pods-of-a-daemonset-stay"},
-}
+})
 
-func init() {
+// withEvacuators adds the reasons of the built-in evacuators.
+func withEvacuators(all map[string]advice) map[string]advice {
 	for _, d := range evacuators.Table {
 		for _, reason := range d.Reasons {
 			if d.Section != "" {
-				byReason[reason] = advice{"", d.Section}
+				all[reason] = advice{"", d.Section}
 			}
 		}
 	}
+	return all
 }
 
 // Of returns what to do about a reason and the section of the guide about it, each empty if there is nothing to do.
