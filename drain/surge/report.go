@@ -81,14 +81,36 @@ func (d Decision) IsRecorded(refused []Report) bool {
 	return len(d.Recorded) == 0 || slices.ContainsFunc(d.Recorded, func(pod types.UID) bool { return !slices.Contains(podsOf(refused), pod) })
 }
 
-// Refuses reports whether the decision refuses the surge for a Pod.
-func (d Decision) Refuses(pod types.UID) bool {
-	return slices.ContainsFunc(d.Reports, func(report Report) bool { return report.Pod == pod && report.Refusal != "" })
+// Writes reports whether the decision writes anything besides its reports.
+func (d Decision) Writes() bool {
+	return d.Deployment != nil || d.Autoscaler != nil || len(d.Mark)+len(d.Unmark) > 0
 }
 
-// Ends reports whether the decision ends a surge and depends on its reports. If the drains are cancelled meanwhile, the next decision may
-// not know of the surge any more, since its record may have been lost.
-func (d Decision) Ends() bool { return len(d.Recorded) > 0 && len(d.Serves) == 0 }
+// Wait is how a Pod waits for the evacuator.
+type Wait struct {
+	Suspended bool // its drain is suspended
+	Ended     bool // the progress deadline is exceeded, or a later evacuator is to remove the Pod
+}
+
+// IsOutdated reports whether a decision must not be written any more, because a Pod that waited when it was made does not wait now.
+// present are the Pods that wait now; the others are gone, or their drains were cancelled. A suspension always counts. A wait that has
+// ended does not count for Pods that the decision refuses, which may be evicted, nor if the decision ends a surge by its reports: after a
+// cancellation, the next decision may not know of the surge any more, since its record may have been lost.
+func (d Decision) IsOutdated(o Observation, present map[types.UID]Wait) bool {
+	endsSurge := len(d.Recorded) > 0 && len(d.Serves) == 0
+	return slices.ContainsFunc(o.Leaving, func(pod Leaving) bool {
+		if pod.Suspended {
+			return false
+		}
+		wait, waits := present[pod.UID]
+		hasEnded := !waits || wait.Ended
+		return wait.Suspended || hasEnded && !endsSurge && !d.refuses(pod.UID)
+	})
+}
+
+func (d Decision) refuses(pod types.UID) bool {
+	return slices.ContainsFunc(d.Reports, func(report Report) bool { return report.Pod == pod && report.Refusal != "" })
+}
 
 // Refuse returns the reports after the API server has refused a write of the decision, as it has since a time: after refusedTime, the surge
 // ends for the Pods that it serves. A write that ends a surge is repeated.

@@ -308,3 +308,33 @@ func TestReports(t *testing.T) {
 		}
 	})
 }
+
+func TestIsOutdated(t *testing.T) {
+	begins := surge.Decision{Recorded: []types.UID{"a"}, Serves: []surge.Leaving{{PodRef: surge.PodRef{UID: "a"}}}}
+	ends := surge.Decision{Recorded: []types.UID{"a"}}
+	refuses := surge.Decision{Reports: []surge.Report{{Pod: "a", Refusal: surge.Edited}}}
+	suspended, waits := map[types.UID]surge.Wait{"a": {Suspended: true}}, map[types.UID]surge.Wait{"a": {}}
+	for name, tc := range map[string]struct {
+		decision surge.Decision
+		present  map[types.UID]surge.Wait
+		before   surge.Leaving
+		want     bool
+	}{
+		"M160: not while the Pod waits":                                 {begins, waits, surge.Leaving{}, false},
+		"M160: when its drain was suspended":                            {begins, suspended, surge.Leaving{}, true},
+		"M160: not if it was suspended before":                          {begins, suspended, surge.Leaving{Suspended: true}, false},
+		"M160: when its drain was cancelled":                            {begins, nil, surge.Leaving{}, true},
+		"M160: when its deadline was exceeded":                          {begins, map[types.UID]surge.Wait{"a": {Ended: true}}, surge.Leaving{}, true},
+		"E97: the end of a surge not when the drain was cancelled":      {ends, nil, surge.Leaving{}, false},
+		"M160: the end of a surge when the drain was suspended":         {ends, suspended, surge.Leaving{}, true},
+		"M160: not when the drain of a refused Pod was cancelled":       {refuses, nil, surge.Leaving{}, false},
+		"M160: when the drain of a refused Pod was suspended meanwhile": {refuses, suspended, surge.Leaving{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.before.UID = "a"
+			if got := tc.decision.IsOutdated(surge.Observation{Leaving: []surge.Leaving{tc.before}}, tc.present); got != tc.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

@@ -2,7 +2,6 @@ package deployment
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/pkg/errors"
@@ -121,11 +120,10 @@ func (r *Reconciler) finder(ctx context.Context, cluster types.NamespacedName) (
 	}, err
 }
 
-// isOutdated reports whether a Pod that the Deployment was found to replace does not wait for that any more, since its drain was suspended
-// or cancelled, or its deadline exceeded, or whether the Pods are not known: the requests since they were found may have taken long. Pods
-// that the decision refuses may be evicted, and what ends a surge by its reports may follow a cancellation: a suspension counts for both.
+// isOutdated finds the Pods again just before the decision is written: the requests since they were found may have taken long. It reports
+// true also if they are not known.
 func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) {
-	if d.Deployment == nil && d.Autoscaler == nil && len(d.Mark)+len(d.Unmark) == 0 {
+	if !d.Writes() {
 		return false, nil
 	}
 	finder, err := s.findAgain()
@@ -136,16 +134,11 @@ func (s *scope) isOutdated(ctx context.Context, d surge.Decision) (bool, error) 
 	if err != nil || !known {
 		return !known, err //nolint:wrapcheck // it names what was read
 	}
-	return slices.ContainsFunc(s.observed.Leaving, func(pod surge.Leaving) bool {
-		if pod.Suspended {
-			return false
-		}
-		at := slices.IndexFunc(found, func(a assignment.Assignment) bool { return a.Pod.UID == pod.UID })
-		if at >= 0 && found[at].Suspended { // also if the decision refuses the Pod: the API server may have refused the report about that
-			return true
-		}
-		return !d.Ends() && !d.Refuses(pod.UID) && (at < 0 || found[at].Expired || found[at].Passed)
-	}), nil
+	present := map[types.UID]surge.Wait{}
+	for _, a := range found {
+		present[a.Pod.UID] = surge.Wait{Suspended: a.Suspended, Ended: a.Expired || a.Passed}
+	}
+	return d.IsOutdated(s.observed, present), nil
 }
 
 // refusedTTL is how long it is kept that a write was refused. It must exceed the longest interval between two attempts.
